@@ -1,4 +1,4 @@
-"""Who may do what. Every route × every scope, from the OpenAPI document, so that a new route can't be forgotten."""
+"""The rights of each scope. Every route × every scope, from the OpenAPI document, so that no new route is forgotten."""
 
 import hashlib
 import threading
@@ -193,11 +193,11 @@ def test_a_key_that_is_limited_to_streams_gets_no_metrics(service: Service):
     stream = service.stream()
     refused(service.client(service.key("admin", streams=[stream])).get("/metrics"), 403, "forbidden")
     for scopes in (["metrics"], ["read", "metrics"]):
-        asked = {"name": unique("key"), "scopes": scopes, "streams": [stream]}
-        answer = service.client().post("/v1/keys", json=asked)
+        body = {"name": unique("key"), "scopes": scopes, "streams": [stream]}
+        answer = service.client().post("/v1/keys", json=body)
         refused(answer, 422, "invalid-request")
         assert "leave out streams, or metrics" in answer.json()["detail"]
-        ok(service.client().post("/v1/keys", json=asked | {"streams": None}), 201)
+        ok(service.client().post("/v1/keys", json=body | {"streams": None}), 201)
 
 
 def test_a_session_gets_no_metrics(service: Service):
@@ -230,10 +230,10 @@ def test_a_key_is_shown_once_and_a_revoked_one_is_dead_at_once(service: Service)
 
 
 def test_the_name_of_a_key_is_never_used_again(service: Service):
-    asked = {"name": unique("key"), "scopes": ["read"]}
-    made = ok(service.client().post("/v1/keys", json=asked), 201)
+    body = {"name": unique("key"), "scopes": ["read"]}
+    made = ok(service.client().post("/v1/keys", json=body), 201)
     service.client().delete(f"/v1/keys/{made['id']}")
-    assert service.client().post("/v1/keys", json=asked).json()["type"] == "urn:perennial:problem:name-taken"
+    assert service.client().post("/v1/keys", json=body).json()["type"] == "urn:perennial:problem:name-taken"
 
 
 def test_lists_come_newest_first_in_pages(service: Service):

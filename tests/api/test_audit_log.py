@@ -1,4 +1,4 @@
-"""What administrators do is in the log: one line each, with what it was done to and nothing else of what they sent."""
+"""The log has a line for each action of an administrator, with its target and nothing else of what they sent."""
 
 import pytest
 import structlog
@@ -19,9 +19,9 @@ def test_every_admin_action_leaves_a_line(service: Service, lines):
     stream, name, key = unique("stream"), unique("publication"), unique("key")
     client = service.client()
     task, budget = {"kind": "classification", "classes": 2}, {"epsilon": 10, "delta": 0}
-    asked = {"name": stream, "features": 2, "task": task, "budget": budget}
+    body = {"name": stream, "features": 2, "task": task, "budget": budget}
     made = {
-        ("post", "/v1/streams"): client.post("/v1/streams", json=asked),
+        ("post", "/v1/streams"): client.post("/v1/streams", json=body),
         ("post", "/v1/publications"): client.post(
             "/v1/publications", json=publication(stream, ONE_BY_ONE) | {"name": name}
         ),
@@ -64,11 +64,11 @@ def test_every_admin_action_leaves_a_line(service: Service, lines):
 
 @pytest.mark.parametrize("unit", ["somebody", "12345", "some%20body"])
 def test_a_unit_is_told_by_its_pseudonym(service: Service, lines, unit):
-    asked = {"name": unique("people"), "features": 1, "task": {"kind": "unlabelled"}, "unit": {"max_records": 1}}
-    ok(service.client().post("/v1/streams", json=asked | {"budget": {"epsilon": 1, "delta": 0}}), 201)
+    body = {"name": unique("people"), "features": 1, "task": {"kind": "unlabelled"}, "unit": {"max_records": 1}}
+    ok(service.client().post("/v1/streams", json=body | {"budget": {"epsilon": 1, "delta": 0}}), 201)
     before = len(lines())
-    ok(service.client().get(f"/v1/streams/{asked['name']}/units/{unit}"))
-    ok(service.client().delete(f"/v1/streams/{asked['name']}/units/{unit}"), 202)
+    ok(service.client().get(f"/v1/streams/{body['name']}/units/{unit}"))
+    ok(service.client().delete(f"/v1/streams/{body['name']}/units/{unit}"), 202)
     one, other = (line["target"] for line in lines()[before:])
     assert one == other
     assert len(bytes.fromhex(one["unit"])) == 16
@@ -80,10 +80,10 @@ def test_what_was_refused_is_told_too_and_nothing_else_is(service: Service, line
     before = len(lines())
     for method, path in GUARDED:
         call(client, method, path)
-    told = [(tuple(line["action"].lower().split(" ", 1)), line["status"]) for line in lines()[before:]]
-    assert {action for action, _ in told} == ADMIN
-    assert len(told) == len(ADMIN)
-    assert (scope == "read") == ({status for _, status in told} == {403})
+    logged = [(tuple(line["action"].lower().split(" ", 1)), line["status"]) for line in lines()[before:]]
+    assert {action for action, _ in logged} == ADMIN
+    assert len(logged) == len(ADMIN)
+    assert (scope == "read") == ({status for _, status in logged} == {403})
 
 
 @pytest.mark.parametrize("name", ["A%20secret", "%F0%9F%99%82", "a" * 64, "1" * 64])

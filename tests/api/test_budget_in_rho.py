@@ -25,30 +25,30 @@ def ledger(service: Service, stream: str) -> dict:
 
 
 def noise(service: Service, stream: str, **privacy: float) -> float:
-    asked = publication(stream, BLOCK) | {"privacy": privacy}
-    return ok(service.client().post("/v1/plan", json=asked))["fits"][0]["noise"]["scale"]
+    body = publication(stream, BLOCK) | {"privacy": privacy}
+    return ok(service.client().post("/v1/plan", json=body))["fits"][0]["noise"]["scale"]
 
 
 def ask(service: Service, stream: str, **privacy: float) -> dict:
-    asked = publication(stream, BLOCK) | {"privacy": privacy}
-    return ok(service.client().post("/v1/publications", json=asked), 201)
+    body = publication(stream, BLOCK) | {"privacy": privacy}
+    return ok(service.client().post("/v1/publications", json=body), 201)
 
 
 def too_much(service: Service, stream: str, **privacy: float) -> dict:
-    asked = publication(stream, BLOCK) | {"privacy": privacy}
-    return refused(service.client().post("/v1/publications", json=asked), 409, "budget-exceeded")
+    body = publication(stream, BLOCK) | {"privacy": privacy}
+    return refused(service.client().post("/v1/publications", json=body), 409, "budget-exceeded")
 
 
 def test_five_that_share_it_have_half_the_noise_of_basic_accounting(service: Service, stream):
     rho = shown(service, stream)["budget"]["rho"]
     names = [ask(service, stream, rho=rho / 5)["name"] for _ in range(5)]
     assert 2.1 * noise(service, stream, rho=rho / 5) <= noise(service, stream, epsilon=0.4, delta=1e-6)
-    found = shown(service, stream)
-    assert rho * (1 - 1e-9) <= found["reserved"]["rho"] <= rho
-    assert found["reserved"]["epsilon"] <= 2
-    assert found["budget"] == IN_RHO | {"rho": rho}
+    summary = shown(service, stream)
+    assert rho * (1 - 1e-9) <= summary["reserved"]["rho"] <= rho
+    assert summary["reserved"]["epsilon"] <= 2
+    assert summary["budget"] == IN_RHO | {"rho": rho}
     problem = too_much(service, stream, rho=rho / 100)
-    assert f"rho {found['reserved']['rho']:.6g} is reserved of {rho:.6g}" in problem["detail"]
+    assert f"rho {summary['reserved']['rho']:.6g} is reserved of {rho:.6g}" in problem["detail"]
     assert problem["asked"]["rho"] == pytest.approx(rho / 100)
     assert problem["left"]["rho"] < rho / 10**9
     service.post(stream, [[1, 0]] * 10, [0, 1] * 5)
@@ -66,16 +66,16 @@ def test_what_a_stopped_publication_has_not_charged_comes_back_record_by_record(
     too_much(service, stream, rho=rho / 2)
     stopped = ok(service.client().delete(f"/v1/publications/{made['name']}"))
     assert stopped["state"] == "stopped"
-    asked = publication(stream, BLOCK, start=4) | {"privacy": {"rho": rho / 2}}
-    worst = refused(service.client().post("/v1/publications", json=asked), 409, "budget-exceeded")
+    body = publication(stream, BLOCK, start=4) | {"privacy": {"rho": rho / 2}}
+    worst = refused(service.client().post("/v1/publications", json=body), 409, "budget-exceeded")
     assert worst["record"] == 4
     assert worst["spent"] == worst["reserved"]
-    ok(service.client().post("/v1/publications", json=asked | {"start": 5, "privacy": {"rho": rho}}), 201)
-    told = ledger(service, stream)
-    assert told["ranges"][0] == {"start": 0, "end": 5, "declassified": False} | told["spent"]
-    assert told["ranges"][1]["rho"] == 0
-    assert told["tighter"] == told["reserved"] | {"how": "zcdp", "pure": 0} | {
-        name: told["tighter"][name] for name in ("zcdp", "gaussian")
+    ok(service.client().post("/v1/publications", json=body | {"start": 5, "privacy": {"rho": rho}}), 201)
+    page = ledger(service, stream)
+    assert page["ranges"][0] == {"start": 0, "end": 5, "declassified": False} | page["spent"]
+    assert page["ranges"][1]["rho"] == 0
+    assert page["tighter"] == page["reserved"] | {"how": "zcdp", "pure": 0} | {
+        name: page["tighter"][name] for name in ("zcdp", "gaussian")
     }
     service.verifies(stream)
 
@@ -85,8 +85,8 @@ def test_pure_publications_count_as_tanh_and_hardly_fit(service: Service, stream
     assert shown(service, stream)["reserved"]["rho"] == pytest.approx(0.2 * tanh(0.1))
     service.post(stream, [[1, 0]] * 5, [0, 1, 0, 1, 0])
     service.reaches(name, time=5)
-    (told,) = ledger(service, stream)["publications"]
-    assert told["spent"]["rho"] == pytest.approx(0.2 * tanh(0.1))
+    (share,) = ledger(service, stream)["publications"]
+    assert share["spent"]["rho"] == pytest.approx(0.2 * tanh(0.1))
     assert "Pure noise hardly fits" in too_much(service, stream, epsilon=1)["detail"]
     service.verifies(stream)
 
@@ -108,14 +108,14 @@ def test_what_is_said_to_be_left_fits(service: Service, stream):
 
 def test_all_draws_together_stay_within_the_slack(service: Service):
     large = service.stream(budget={"epsilon": 100, "delta": 1e-6, "accounting": "zcdp"})
-    asked = publication(large, BLOCK, epsilon=1)
-    problem = refused(service.client().post("/v1/publications", json=asked), 422, "invalid-request")
+    body = publication(large, BLOCK, epsilon=1)
+    problem = refused(service.client().post("/v1/publications", json=body), 422, "invalid-request")
     assert "2^-60" in problem["detail"]
     ask(service, large, epsilon=10, delta=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("privacy", "said"),
+    ("privacy", "message"),
     [
         ({"rho": 0.1, "epsilon": 1}, "privacy.rho: give either a rho, or an epsilon and a delta"),
         ({"rho": 0}, "privacy.rho: must be above 0"),
@@ -124,34 +124,34 @@ def test_all_draws_together_stay_within_the_slack(service: Service):
         ({}, "privacy.epsilon: must be given"),
     ],
 )
-def test_what_no_budget_can_hold_is_refused(service: Service, stream, privacy, said):
-    asked = publication(stream, BLOCK) | {"privacy": privacy}
-    problem = refused(service.client().post("/v1/plan", json=asked), 422, "invalid-request")
-    assert said in problem["detail"]
+def test_what_no_budget_can_hold_is_refused(service: Service, stream, privacy, message):
+    body = publication(stream, BLOCK) | {"privacy": privacy}
+    problem = refused(service.client().post("/v1/plan", json=body), 422, "invalid-request")
+    assert message in problem["detail"]
 
 
 def test_a_basic_stream_takes_no_rho(service: Service):
-    asked = publication(service.stream(delta=1e-6), BLOCK) | {"privacy": {"rho": 0.1}}
-    problem = refused(service.client().post("/v1/plan", json=asked), 422, "invalid-request")
+    body = publication(service.stream(delta=1e-6), BLOCK) | {"privacy": {"rho": 0.1}}
+    problem = refused(service.client().post("/v1/plan", json=body), 422, "invalid-request")
     assert "privacy.rho: the stream's budget is of epsilon and delta" in problem["detail"]
 
 
 def test_a_budget_without_delta_can_not_be_held_in_rho(service: Service):
-    asked = {"name": "pure", "features": 1, "task": {"kind": "classification", "classes": 2}}
+    body = {"name": "pure", "features": 1, "task": {"kind": "classification", "classes": 2}}
     budget = {"epsilon": 1, "accounting": "zcdp"}
-    problem = refused(service.client().post("/v1/streams", json=asked | {"budget": budget}), 422, "invalid-request")
+    problem = refused(service.client().post("/v1/streams", json=body | {"budget": budget}), 422, "invalid-request")
     assert "delta must be at least 1e-18" in problem["detail"]
 
 
 def test_metrics_tell_rho_of_streams_that_are_held_in_it_alone(service: Service, stream):
     basic = service.stream()
-    told = service.client().get("/metrics").text
-    assert f'perennial_budget_rho{{stream="{stream}"}}' in told
-    assert f'perennial_budget_rho{{stream="{basic}"}}' not in told
+    text = service.client().get("/metrics").text
+    assert f'perennial_budget_rho{{stream="{stream}"}}' in text
+    assert f'perennial_budget_rho{{stream="{basic}"}}' not in text
 
 
 def test_what_is_not_charged_comes_back_to_units_too(service: Service):
-    """Of a stream with units, slot by slot: there the ρ of all slots of a unit add up to at most the budget."""
+    """A stream with units gets it back slot by slot: the ρ of all slots of a unit add up to at most the budget."""
     people = service.stream(budget=IN_RHO, unit={"max_records": 4})
     rho = shown(service, people)["budget"]["rho"]
     leader = {
@@ -208,15 +208,15 @@ def test_evaluation_slots_have_the_whole_rho_and_training_slots_too(service: Ser
 def test_an_evaluation_adds_to_the_other_publications(service: Service, stream):
     rho = shown(service, stream)["budget"]["rho"]
     evaluated = ask(service, stream, rho=0.6 * rho)["name"]
-    asked = {
+    body = {
         "name": "figures",
         "stream": stream,
         "mechanism": {"kind": "evaluation", "of": [evaluated], "block": 5},
         "privacy": {"rho": 0.5 * rho},
     }
-    over = refused(service.client().post("/v1/publications", json=asked), 409, "budget-exceeded")
+    over = refused(service.client().post("/v1/publications", json=body), 409, "budget-exceeded")
     assert over["reserved"]["rho"] == pytest.approx(0.6 * rho)
-    ok(service.client().post("/v1/publications", json=asked | {"privacy": {"rho": 0.3 * rho}}), 201)
+    ok(service.client().post("/v1/publications", json=body | {"privacy": {"rho": 0.3 * rho}}), 201)
     assert shown(service, stream)["reserved"]["rho"] == pytest.approx(0.9 * rho)
     assert "evaluation" not in shown(service, stream)["reserved"]
     service.verifies(stream)

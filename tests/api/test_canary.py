@@ -61,7 +61,7 @@ CANARIES: dict[str, list[bytes]] = {
     "weight": [*written(WEIGHT), *packed(WEIGHT, WEIGHT)],
     "text": [word.encode() for word in TEXT.split()],
     "unit": [b"binturong"],
-    **{what: [said.encode()] for what, said in SAID.items()},
+    **{what: [phrase.encode()] for what, phrase in SAID.items()},
 }
 
 
@@ -82,7 +82,7 @@ class Doors:
     rows: dict[str, bytes] = field(default_factory=dict)
 
     def ask(self, method: str, path: str, key: str | None = None, **more) -> int | None:
-        """The answer's status. Of an answer to what was refused or failed all is kept, with its headers."""
+        """Return the answer's status; store a refusal or failure whole, with its headers."""
         headers = {"User-Agent": SAID["agent"], "X-Request-ID": SAID["request id"], "Referer": SAID["referer"]}
         headers |= more.pop("headers", {}) | ({"Authorization": f"Bearer {key}"} if key else {})
         try:
@@ -103,8 +103,8 @@ class Doors:
         more["headers"] = {"Content-Type": media_type} | more.get("headers", {})
         return self.ask("POST", f"/v1/streams/{stream}/records", content=body, **more)
 
-    def make(self, kind: str, asked: dict) -> dict:
-        answer = self.client.post(f"/v1/{kind}", json=asked)
+    def make(self, kind: str, body: dict) -> dict:
+        answer = self.client.post(f"/v1/{kind}", json=body)
         assert answer.status_code == 201, answer.text
         return answer.json()
 
@@ -145,13 +145,13 @@ def try_everything(doors: Doors) -> None:
     learner = {"kind": "noisy_gradient_descent"}
     for name, features in (("labelled", 2), ("unseen", 5)):
         doors.stream(name, {"kind": "unlabelled"}, features=features)
-        asked = publication(name, active, epsilon=10, learner=learner)
-        doors.make("publications", asked | {"name": name})
+        body = publication(name, active, epsilon=10, learner=learner)
+        doors.make("publications", body | {"name": name})
     for name, cells in (("counted", CELLS), ("weighed", 3), ("uncounted", 20)):
         doors.stream(name, {"kind": "categorical", "cardinality": cells}, budget={"epsilon": 1000, "delta": 0})
         queries = {"kind": "linear_queries", "first": 4, "hits": 5, "accuracy": 0.5}
-        asked = {"name": name, "stream": name, "mechanism": queries, "privacy": {"epsilon": 1000, "delta": 0}}
-        doors.make("publications", asked)
+        body = {"name": name, "stream": name, "mechanism": queries, "privacy": {"epsilon": 1000, "delta": 0}}
+        doors.make("publications", body)
     doors.keys = {
         scope: doors.make("keys", {"name": scope, "scopes": [scope]})["key"] for scope in ("ingest", "read", "label")
     }
@@ -165,7 +165,7 @@ def try_everything(doors: Doors) -> None:
 
 
 def rows(sockets: Path) -> dict[str, bytes]:
-    """Of every table all there is, as text; in its files some may be packed."""
+    """Return all rows of every table, as text; in its files some may be packed."""
     with psycopg.connect(host=str(sockets), user="perennial", dbname="perennial") as connection:
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
         return {
@@ -313,8 +313,8 @@ def failing(doors: Doors) -> None:
     assert doors.post("uncounted", None, [int(FAILS)] * 20) == 202
     path, easy = "/v1/publications/uncounted/queries", {"weights": [WEIGHT] * 20}
     wait_until(lambda: doors.ask("POST", path, json=easy) == 500)
-    said = doors.up.output.read_text
-    wait_until(lambda: all(event in said() for event in ("unexpected_error", "sealing_failed", "publishing_failed")))
+    read = doors.up.output.read_text
+    wait_until(lambda: all(event in read() for event in ("unexpected_error", "sealing_failed", "publishing_failed")))
     statuses = {doors.post("jammed", [[FAILS, *X]], [Y]) for _ in range(45)}
     assert statuses == {202, 429}
 
@@ -330,14 +330,14 @@ def dying(doors: Doors) -> None:
 
 
 def test_records_and_what_clients_say_are_nowhere_but_in_their_places(doors: Doors):
-    found, places = {}, {}
+    leaks, places = {}, {}
     for path in (each for each in doors.up.folder.rglob("*") if each.is_file()):
         where = path.relative_to(doors.up.folder).parts
-        if told := found_in(path.read_bytes(), CANARIES):
-            (places if where[0] in IN_ITS_PLACE else found)["/".join(where)] = told
-    assert not found
-    kept = {what for told in places.values() for what in told}
-    assert kept == {"x", "y", "category", "counted"}, "it looks for what can't be found"
+        if names := found_in(path.read_bytes(), CANARIES):
+            (places if where[0] in IN_ITS_PLACE else leaks)["/".join(where)] = names
+    assert not leaks
+    in_places = {what for names in places.values() for what in names}
+    assert in_places == {"x", "y", "category", "counted"}, "it looks for what can't be found"
 
 
 def test_rows_of_the_database_hold_nothing_of_it(doors: Doors):
@@ -345,21 +345,23 @@ def test_rows_of_the_database_hold_nothing_of_it(doors: Doors):
     hexed = {what: [form.hex().encode() for form in forms] for what, forms in CANARIES.items()}
     assert len(doors.rows) > 10
     assert doors.rows["releases"]
-    for name, told in doors.rows.items():
-        assert not found_in(told, CANARIES | keys), name
-        assert not found_in(told, hexed), name
+    for name, content in doors.rows.items():
+        assert not found_in(content, CANARIES | keys), name
+        assert not found_in(content, hexed), name
 
 
 def test_logs_answers_and_metrics_repeat_nothing(doors: Doors):
     assert not found_in(doors.up.output.read_bytes(), CANARIES)
     assert len(doors.answers) > 100
-    assert not [told for answer in doors.answers if (told := found_in(answer, CANARIES))]
+    assert not [canaries for answer in doors.answers if (canaries := found_in(answer, CANARIES))]
 
 
 def test_keys_are_nowhere_but_in_the_file_of_the_first(doors: Doors):
     keys = {scope: [key.encode()] for scope, key in doors.keys.items()}
-    told = [doors.up.output, *(path for path in doors.up.folder.rglob("*") if path.is_file())]
-    assert {path.name: what for path in told if (what := found_in(path.read_bytes(), keys))} == {"admin.key": ["admin"]}
+    files = [doors.up.output, *(path for path in doors.up.folder.rglob("*") if path.is_file())]
+    assert {path.name: what for path in files if (what := found_in(path.read_bytes(), keys))} == {
+        "admin.key": ["admin"]
+    }
     assert not [what for answer in doors.answers if (what := found_in(answer, keys))]
 
 
@@ -381,5 +383,5 @@ def test_every_line_of_the_log_is_one_object_and_those_of_requests_name_them(doo
 
 def test_no_process_may_leave_its_memory_in_a_file(doors: Doors):
     limits = [re.search(r"^Max core file size +(\S+) +(\S+)", text, re.MULTILINE) for text in doors.limits]
-    assert {found.groups() for found in limits if found} <= {("1", "1"), ("0", "0")}
+    assert {match.groups() for match in limits if match} <= {("1", "1"), ("0", "0")}
     assert len(limits) >= 5

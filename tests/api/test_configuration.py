@@ -35,7 +35,7 @@ def test_every_route_with_configuration_is_known():
         "/v1/publications/{publication}/labels",
         "/v1/streams",
     ]
-    others = {path for path, found in DOCUMENT["paths"].items() if {"put", "patch"} & found.keys()}
+    others = {path for path, methods in DOCUMENT["paths"].items() if {"put", "patch"} & methods.keys()}
     assert others == set()
 
 
@@ -139,8 +139,8 @@ def test_a_budget_is_kept_as_it_is_written_digit_by_digit(service: Service, epsi
     schema = '"features": 2, "task": {"kind": "classification", "classes": 2}'
     ok(send(service.client(), "/v1/streams", f'{{"name": "{stream}", {schema}, "budget": {privacy}}}'), 201)
     learner = '{"kind": "output_perturbation"}'
-    asked = f'{{"name": "{name}", "stream": "{stream}", "mechanism": {json.dumps(WINDOW)}, "learner": {learner}, '
-    ok(send(service.client(), "/v1/publications", f'{asked}"privacy": {privacy}}}'), 201)
+    body = f'{{"name": "{name}", "stream": "{stream}", "mechanism": {json.dumps(WINDOW)}, "learner": {learner}, '
+    ok(send(service.client(), "/v1/publications", f'{body}"privacy": {privacy}}}'), 201)
     written = Decimal(epsilon), Decimal(delta)
     database = Database(service.settings.database_url)
     with database.transaction() as connection:

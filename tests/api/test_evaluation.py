@@ -22,14 +22,14 @@ def records(start: int, stop: int) -> tuple[list[list[float]], list[int]]:
 
 
 def evaluate(service: Service, stream: str, of: list[str], *, epsilon: float = LARGE, **more) -> dict:
-    asked = {
+    body = {
         "name": f"of-{stream}",
         "stream": stream,
         "mechanism": {"kind": "evaluation", "of": of, "block": BLOCK},
         "privacy": {"epsilon": epsilon, "delta": 0},
         "publish_delay": 0,
     } | more
-    return ok(service.client().post("/v1/publications", json=asked), 201)
+    return ok(service.client().post("/v1/publications", json=body), 201)
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +50,16 @@ def test_a_release_tells_how_good_each_publication_is(service: Service, evaluate
     assert first["evaluation"][name] | {"version": None, "slots": BLOCK} == first["evaluation"][name]
     assert first["evaluation"][name]["accuracy"] is None
     for version, release in ((1, second), (2, third)):
-        told = release["evaluation"][name]
-        assert (told["version"], told["slots"]) == (version, BLOCK)
-        assert told["accuracy"] == 1.0
-        assert 0.6 < told["low"] < told["high"] <= 1.0, "ten records tell no more"
-        assert told["baseline"] == 0.5
-        assert told["table"] == [[5, 0], [0, 5]]
-        assert told["lift"]["estimate"] == 0.5
-        assert [each["estimate"] for each in told["recall"]] == [1.0, 1.0]
-        assert told["balanced_accuracy"]["estimate"] == 1.0
-        assert 0 <= told["calibration_error"]["estimate"] <= 1
+        figures = release["evaluation"][name]
+        assert (figures["version"], figures["slots"]) == (version, BLOCK)
+        assert figures["accuracy"] == 1.0
+        assert 0.6 < figures["low"] < figures["high"] <= 1.0, "ten records tell no more"
+        assert figures["baseline"] == 0.5
+        assert figures["table"] == [[5, 0], [0, 5]]
+        assert figures["lift"]["estimate"] == 0.5
+        assert [each["estimate"] for each in figures["recall"]] == [1.0, 1.0]
+        assert figures["balanced_accuracy"]["estimate"] == 1.0
+        assert 0 <= figures["calibration_error"]["estimate"] <= 1
 
 
 def test_publications_are_compared_on_the_same_slots(service: Service):
@@ -95,8 +95,8 @@ def test_lists_events_and_the_publication_tell_it_too(service: Service, evaluate
     with client.stream("GET", f"/v1/publications/{evaluation}/events") as answer:
         event = next(line for line in answer.iter_lines() if line.startswith("data:"))
     assert json.loads(event.removeprefix("data:"))["evaluation"] == listed["evaluation"]
-    told = ok(client.get(f"/v1/publications/{name}"))["evaluation"]
-    assert told == newest["evaluation"][name] | {
+    newest_figures = ok(client.get(f"/v1/publications/{name}"))["evaluation"]
+    assert newest_figures == newest["evaluation"][name] | {
         "publication": evaluation,
         "release": 3,
         "time": 120,
@@ -112,9 +112,9 @@ def test_the_ledger_tells_what_evaluation_slots_have_spent(service: Service, eva
     ledger = ok(service.client().get(f"/v1/streams/{stream}/ledger"))
     shown = ok(service.client().get(f"/v1/streams/{stream}"))
     assert shown["evaluation"] == {"every": EVERY}
-    for told in (ledger["spent"], ledger["reserved"], shown["spent"], shown["reserved"], *ledger["ranges"]):
-        assert 0.99 * LARGE < told["epsilon"] <= LARGE, "one of the two, never the sum"
-        assert told["evaluation"]["epsilon"] <= told["epsilon"]
+    for amounts in (ledger["spent"], ledger["reserved"], shown["spent"], shown["reserved"], *ledger["ranges"]):
+        assert 0.99 * LARGE < amounts["epsilon"] <= LARGE, "one of the two, never the sum"
+        assert amounts["evaluation"]["epsilon"] <= amounts["epsilon"]
     assert ledger["tighter"]["epsilon"] == LARGE
 
 
@@ -128,12 +128,12 @@ def test_a_stream_that_sets_nothing_aside_says_nothing_of_it(service: Service):
 
 def test_the_plan_tells_how_wide_intervals_will_be(service: Service, evaluated):
     stream, name, _ = evaluated
-    asked = {
+    body = {
         "stream": stream,
         "mechanism": {"kind": "evaluation", "of": [name], "block": 500},
         "privacy": {"epsilon": 1, "delta": 0},
     }
-    plan = ok(service.client().post("/v1/plan", json=asked))
+    plan = ok(service.client().post("/v1/plan", json=body))
     assert 0.01 < plan["accuracy"]["noise"] < 0.02
     assert 0.04 < plan["accuracy"]["population"] < 0.07
 
@@ -155,9 +155,9 @@ def test_what_cannot_be_evaluated_is_refused(service: Service):
     wrong = of_what(service, stream) | {"publication never-made": "never-made"}
     for why, name in wrong.items():
         for path in ("plan", "publications"):
-            asked = {"stream": stream, "name": "refused", "privacy": {"epsilon": 1, "delta": 0}}
-            asked["mechanism"] = {"kind": "evaluation", "of": [name], "block": BLOCK}
-            problem = refused(service.client().post(f"/v1/{path}", json=asked), 422, "invalid-request")
+            body = {"stream": stream, "name": "refused", "privacy": {"epsilon": 1, "delta": 0}}
+            body["mechanism"] = {"kind": "evaluation", "of": [name], "block": BLOCK}
+            problem = refused(service.client().post(f"/v1/{path}", json=body), 422, "invalid-request")
             assert problem["errors"][0]["field"] == "mechanism.of"
             assert why in problem["errors"][0]["reason"], name
 
@@ -168,11 +168,11 @@ def test_a_prediction_tells_what_noise_may_have_done(service: Service, evaluated
     url = f"/v1/publications/{name}/predict"
     plain = ok(service.client().post(url, json=sure))
     assert "noise" not in plain
-    told = ok(service.client().post(f"{url}?noise=true", json=sure))
-    assert told | {"noise": None} == plain | {"noise": None}
-    noise = told["noise"]
+    prediction = ok(service.client().post(f"{url}?noise=true", json=sure))
+    assert prediction | {"noise": None} == plain | {"noise": None}
+    noise = prediction["noise"]
     assert noise["could_flip"] == [False, False]
-    for scores, low, high in zip(told["scores"], noise["low"], noise["high"], strict=True):
+    for scores, low, high in zip(prediction["scores"], noise["low"], noise["high"], strict=True):
         assert all(least < score < most for score, least, most in zip(scores, low, high, strict=True))
 
 
@@ -192,10 +192,10 @@ def prometheus(service: Service, figure: str, **labels: str) -> float | None:
 def test_prometheus_gets_the_newest_figures_while_the_evaluation_runs(service: Service, evaluated):
     stream, name, evaluation = evaluated
     labels = {"publication": name, "evaluation": evaluation, "stream": stream}
-    told = ok(service.client().get(f"/v1/publications/{name}"))["evaluation"]
+    figures = ok(service.client().get(f"/v1/publications/{name}"))["evaluation"]
     wait_until(lambda: prometheus(service, "accuracy", **labels) is not None)
     for figure in ("accuracy", "low", "high", "baseline", "drift", "worse"):
-        assert prometheus(service, figure, **labels) == told[figure]
+        assert prometheus(service, figure, **labels) == figures[figure]
     assert prometheus(service, "absolute_error", **labels) is None
     ok(service.client().delete(f"/v1/publications/{evaluation}"))
     wait_until(lambda: prometheus(service, "accuracy", **labels) is None)

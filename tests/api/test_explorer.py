@@ -40,25 +40,25 @@ def upload(client, content: bytes = b"", **query) -> dict:
     return ok(client.post(f"{PATH}/datasets", content=content or table(), headers=headers, params=query), 201)
 
 
-def asked(data_set, **more) -> dict:
+def comparison(data_set, **more) -> dict:
     return {"dataset": data_set, "lines": [WINDOWS], "epsilons": [1]} | more
 
 
 def ended(client, identity: int) -> dict:
-    found = wait_until(
+    state = wait_until(
         lambda: (
-            (found := ok(client.get(f"{PATH}/explorations/{identity}")))["state"] not in ("waiting", "running")
-            and found
+            (latest := ok(client.get(f"{PATH}/explorations/{identity}")))["state"] not in ("waiting", "running")
+            and latest
         )
     )
-    assert found["ended_at"] is not None
-    return found
+    assert state["ended_at"] is not None
+    return state
 
 
 def children() -> list[int]:
     """Processes of comparisons that this one started."""
-    told = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
-    rows = (line.split(None, 2) for line in told.splitlines()[1:])
+    listing = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = (line.split(None, 2) for line in listing.splitlines()[1:])
     return [int(pid) for pid, parent, args in rows if int(parent) == os.getpid() and "service.explorer" in args]
 
 
@@ -72,23 +72,23 @@ def test_somebody_uploads_a_table_compares_and_takes_the_numbers_away(service: S
         "features": 2,
         "classes": 2,
     }
-    made = client.post(f"{PATH}/explorations", json=asked(data["id"], epsilons=[1, 100], runs=2))
+    made = client.post(f"{PATH}/explorations", json=comparison(data["id"], epsilons=[1, 100], runs=2))
     identity = ok(made, 202)["id"]
     assert made.headers["Location"] == f"{PATH}/explorations/{identity}"
     assert (made.json()["cells"], made.json()["progress"]) == (5, 0)
-    found = ended(client, identity)
-    assert (found["state"], found["reason"], found["done"], found["progress"]) == ("done", None, 5, 1)
-    assert "not private" in found["note"]
-    assert sorted((each["epsilon"] or 0, each["run"]) for each in found["found"]) == [
+    result = ended(client, identity)
+    assert (result["state"], result["reason"], result["done"], result["progress"]) == ("done", None, 5, 1)
+    assert "not private" in result["note"]
+    assert sorted((each["epsilon"] or 0, each["run"]) for each in result["found"]) == [
         (0, 0), (1, 0), (1, 1), (100, 0), (100, 1)
     ]  # fmt: skip
-    clean = next(each for each in found["found"] if each["epsilon"] is None)
+    clean = next(each for each in result["found"] if each["epsilon"] is None)
     assert clean["scores"]["accuracy"] > 0.95
     assert set(clean["scores"]) == set(SCORES)
-    told = client.get(f"{PATH}/explorations/{identity}/table")
-    rows = list(csv.DictReader(io.StringIO(told.text)))
-    assert "attachment" in told.headers["Content-Disposition"]
-    assert len(rows) == sum(len(each["curve"]) for each in found["found"])
+    download = client.get(f"{PATH}/explorations/{identity}/table")
+    rows = list(csv.DictReader(io.StringIO(download.text)))
+    assert "attachment" in download.headers["Content-Disposition"]
+    assert len(rows) == sum(len(each["curve"]) for each in result["found"])
     assert {row["line"] for row in rows} == {"windows"}
     last = [row for row in rows if row["epsilon"] == "without noise"][-1]
     assert {name: float(last[name]) for name in SCORES} == clean["scores"]
@@ -99,8 +99,8 @@ def test_somebody_uploads_a_table_compares_and_takes_the_numbers_away(service: S
 def test_a_key_sees_and_uses_its_own_only(service: Service):
     mine, other = (service.client(service.key("read")) for _ in range(2))
     data = upload(mine)["id"]
-    identity = ok(mine.post(f"{PATH}/explorations", json=asked(data)), 202)["id"]
-    refused(other.post(f"{PATH}/explorations", json=asked(data)), 404, "not-found")
+    identity = ok(mine.post(f"{PATH}/explorations", json=comparison(data)), 202)["id"]
+    refused(other.post(f"{PATH}/explorations", json=comparison(data)), 404, "not-found")
     for method, path in (
         ("DELETE", f"datasets/{data}"),
         ("GET", f"explorations/{identity}"),
@@ -119,9 +119,9 @@ def test_a_key_sees_and_uses_its_own_only(service: Service):
 
 def test_what_is_cancelled_stops_and_what_waits_comes_next(service: Service):
     client = service.client(service.key("read"))
-    long = ok(client.post(f"{PATH}/explorations", json=asked("weather", **MANY)), 202)
-    next_one = ok(client.post(f"{PATH}/explorations", json=asked(upload(client)["id"])), 202)
-    running = wait_until(lambda: (found := ok(client.get(f"{PATH}/explorations/{long['id']}")))["progress"] and found)
+    long = ok(client.post(f"{PATH}/explorations", json=comparison("weather", **MANY)), 202)
+    next_one = ok(client.post(f"{PATH}/explorations", json=comparison(upload(client)["id"])), 202)
+    running = wait_until(lambda: (state := ok(client.get(f"{PATH}/explorations/{long['id']}")))["progress"] and state)
     assert running["state"] == "running"
     assert ok(client.delete(f"{PATH}/explorations/{long['id']}"))["state"] == "cancelled"
     assert ended(client, next_one["id"])["state"] == "done"
@@ -133,17 +133,17 @@ def test_what_is_cancelled_stops_and_what_waits_comes_next(service: Service):
 def test_a_process_that_is_killed_is_told_and_nothing_else_suffers(service: Service):
     client = service.client(service.key("read"))
     data = upload(client, table(4000))["id"]
-    made = ok(client.post(f"{PATH}/explorations", json=asked(data, **MANY)), 202)
+    made = ok(client.post(f"{PATH}/explorations", json=comparison(data, **MANY)), 202)
     wait_until(lambda: ok(client.get(f"{PATH}/explorations/{made['id']}"))["done"])
     for child in children():
         os.kill(child, signal.SIGKILL)
-    found = ended(client, made["id"])
-    assert (found["state"], "memory" in found["reason"]) == ("failed", True)
-    assert found["found"] != []
+    result = ended(client, made["id"])
+    assert (result["state"], "memory" in result["reason"]) == ("failed", True)
+    assert result["found"] != []
 
 
 def test_when_a_worker_ends_the_next_one_goes_on_where_it_was(servers, tmp_path, monkeypatch):
-    """What was found is kept, and every run is found once."""
+    """The findings stay, and every run has one."""
     real = explorer._lines
     settings = make_world(servers, tmp_path, lease_seconds=1.0).settings
     path = f"{PATH}/explorations"
@@ -161,7 +161,7 @@ def test_when_a_worker_ends_the_next_one_goes_on_where_it_was(servers, tmp_path,
 
     with serving(settings) as url, contextlib.closing(Service(url, ADMIN_KEY, settings).client()) as client:
         data = upload(client, table(4000))["id"]  # its process is in the middle of something when its worker ends
-        made = ok(client.post(path, json=asked(data, runs=2)), 202)["id"]
+        made = ok(client.post(path, json=comparison(data, runs=2)), 202)["id"]
         with working() as stop, monkeypatch.context() as patched:
 
             def lines(process):
@@ -185,13 +185,13 @@ def test_when_a_worker_ends_the_next_one_goes_on_where_it_was(servers, tmp_path,
 
 def test_a_data_set_that_is_gone_is_told(service: Service):
     client = service.client(service.key("read"))
-    busy = ok(client.post(f"{PATH}/explorations", json=asked("weather", **MANY)), 202)["id"]
+    busy = ok(client.post(f"{PATH}/explorations", json=comparison("weather", **MANY)), 202)["id"]
     data = upload(client)["id"]
-    made = ok(client.post(f"{PATH}/explorations", json=asked(data)), 202)["id"]
+    made = ok(client.post(f"{PATH}/explorations", json=comparison(data)), 202)["id"]
     assert client.delete(f"{PATH}/datasets/{data}").status_code == 204
     ok(client.delete(f"{PATH}/explorations/{busy}"))
-    assert (found := ended(client, made))["state"] == "failed"
-    assert "deleted" in found["reason"]
+    assert (result := ended(client, made))["state"] == "failed"
+    assert "deleted" in result["reason"]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_data_set_that_is_gone_is_told(service: Service):
 )
 def test_what_cannot_run_is_refused_by_its_field(service: Service, change, field):
     problem = refused(
-        service.client().post(f"{PATH}/explorations", json=asked("weather", **change)), 422, "invalid-request"
+        service.client().post(f"{PATH}/explorations", json=comparison("weather", **change)), 422, "invalid-request"
     )
     assert problem["errors"][0]["field"].startswith(field)
 
@@ -237,4 +237,4 @@ def test_a_key_keeps_so_many_data_sets_and_no_more(service: Service):
 def test_without_an_explorer_nothing_is_taken(servers, tmp_path):
     settings = make_world(servers, tmp_path, explorations=0).settings
     with serving(settings) as url, contextlib.closing(Service(url, ADMIN_KEY, settings).client()) as client:
-        refused(client.post(f"{PATH}/explorations", json=asked("weather")), 404, "not-found")
+        refused(client.post(f"{PATH}/explorations", json=comparison("weather")), 404, "not-found")

@@ -97,8 +97,8 @@ def test_predictions_follow_from_the_release_alone(service: Service, name):
     ],
 )
 def test_a_map_that_does_not_fit_is_refused_by_field(service: Service, feature_map, field):
-    asked = {"name": "never-made", "features": 16, "task": {"kind": "unlabelled"}, "budget": {"epsilon": 1, "delta": 0}}
-    answer = service.client().post("/v1/streams", json=asked | {"feature_map": feature_map})
+    body = {"name": "never-made", "features": 16, "task": {"kind": "unlabelled"}, "budget": {"epsilon": 1, "delta": 0}}
+    answer = service.client().post("/v1/streams", json=body | {"feature_map": feature_map})
     errors = refused(answer, 422, "invalid-request")["errors"]
     assert errors[0]["field"].startswith(field)
     refused(service.client().get("/v1/streams/never-made"), 404, "not-found")

@@ -51,9 +51,9 @@ def test_one_key_holds_so_many_bytes_at_the_same_time_and_others_are_served(boun
     with wire(bounded) as dawdler:
         dawdler.post(stream, f"Content-Length: {len(body)}", body=body[:-1])
         bounded.await_held(len(body) - 1)
-        told = post(ADMIN_KEY)
-        refused(told, 429, "too-much-at-once")
-        assert told.headers["retry-after"] == "1"
+        answer = post(ADMIN_KEY)
+        refused(answer, 429, "too-much-at-once")
+        assert answer.headers["retry-after"] == "1"
         ok(post(bounded.key("ingest")), 202)
         dawdler.socket.sendall(body[-1:])
         assert dawdler.answer()[0] == 202
@@ -104,7 +104,7 @@ def test_packed_bodies_count_as_what_they_may_become():
         room, turn = InFlight(of_one=3 * limit, of_all=10 * limit), asyncio.Semaphore(1)
         return await asyncio.gather(*(read(room, turn) for _ in range(100)), return_exceptions=True)
 
-    found = asyncio.run(read_all())
-    refusals = [each for each in found if isinstance(each, Problem)]
+    batches = asyncio.run(read_all())
+    refusals = [each for each in batches if isinstance(each, Problem)]
     assert {each.slug for each in refusals} == {"too-much-at-once"}
-    assert 1 <= found.count(2 * MEBIBYTE) <= 100 - len(refusals) < 20
+    assert 1 <= batches.count(2 * MEBIBYTE) <= 100 - len(refusals) < 20

@@ -18,8 +18,8 @@ NEARLY_ALL = {"epsilon": 26}
 
 
 def unlabelled(service: Service, **more) -> str:
-    asked = {"name": unique("stream"), "features": 2, "task": {"kind": "unlabelled"}, "budget": {"epsilon": 100}} | more
-    return ok(service.client().post("/v1/streams", json=asked), 201)["name"]
+    body = {"name": unique("stream"), "features": 2, "task": {"kind": "unlabelled"}, "budget": {"epsilon": 100}} | more
+    return ok(service.client().post("/v1/streams", json=body), 201)["name"]
 
 
 def publish(service: Service, stream: str, *, privacy=NEARLY_ALL, **settings) -> str:
@@ -100,10 +100,10 @@ def test_every_record_is_charged_when_it_arrives_and_a_release_charges_nothing_m
         ok(give(service, publication, request["record"], 1))
     (release, *_) = service.released(publication, time=4)
     wait_until(lambda: charges(service, stream)[-1]["end"] >= 8)
-    found = charges(service, stream)
-    assert {(each["epsilon"], each["version"]) for each in found} == {(5.0, None)}
-    assert [each["start"] for each in found] == [0, *(each["end"] for each in found[:-1])]
-    assert release["charge"] in found
+    rows = charges(service, stream)
+    assert {(each["epsilon"], each["version"]) for each in rows} == {(5.0, None)}
+    assert [each["start"] for each in rows] == [0, *(each["end"] for each in rows[:-1])]
+    assert release["charge"] in rows
     assert release["charge"]["end"] == release["fit"]["end"] == 4
     ledger = ok(service.client().get(f"/v1/streams/{stream}/ledger"))
     assert ledger["spent"]["epsilon"] == 5
@@ -190,12 +190,12 @@ def test_how_many_labels_came_is_told_to_who_may_give_some(service: Service):
     stream = unlabelled(service)
     publication = publish(service, stream)
     post(service, stream, np.ones((4, 2)))
-    asked = next_request(service, publication)["waiting"]
+    body = next_request(service, publication)["waiting"]
     path = f"/v1/publications/{publication}"
-    assert ok(service.client().get(path))["labels"] == {"waiting": asked, "answered": 0}
+    assert ok(service.client().get(path))["labels"] == {"waiting": body, "answered": 0}
     ok(give(service, publication, next_request(service, publication)["record"], 1))
     labeller, reader = service.key("read", "label"), service.key("read")
-    assert ok(service.client(labeller).get(path))["labels"] == {"waiting": asked - 1, "answered": 1}
+    assert ok(service.client(labeller).get(path))["labels"] == {"waiting": body - 1, "answered": 1}
     listed = ok(service.client(labeller).get("/v1/publications?limit=1"))["items"]
     assert listed == [ok(service.client(labeller).get(path))]
     assert ok(service.client(reader).get(path))["labels"] is None

@@ -52,8 +52,8 @@ def numbered(service: Service, stream: str, entry: str) -> tuple[int, int]:
         answer = service.client().get(f"/v1/streams/{stream}/entries/{entry}")
         return answer if answer.status_code == 200 else None
 
-    found = ok(wait_until(look))
-    return found["start"], found["end"]
+    numbers = ok(wait_until(look))
+    return numbers["start"], numbers["end"]
 
 
 def test_every_format_and_packing_is_taken_whole_and_once(large: Service):
@@ -105,7 +105,7 @@ def _dying(self: LargeBodies, task: Task, sent: bytes) -> Batch:
 ASK = LargeBodies._ask
 
 
-def asked(**more: Any) -> Task:
+def task_of(**more: Any) -> Task:
     given = {
         "schema": SCHEMA,
         "format": "application/json",
@@ -121,9 +121,9 @@ def test_a_killed_process_is_started_again_for_the_same_body():
     async def read() -> list[Batch]:
         reader = LargeBodies()
         try:
-            before = await reader.read(asked(), as_columns())
+            before = await reader.read(task_of(), as_columns())
             reader._process.kill()
-            return [before, await reader.read(asked(), as_columns())]
+            return [before, await reader.read(task_of(), as_columns())]
         finally:
             reader.close()
 
@@ -138,13 +138,13 @@ def test_a_request_that_is_cancelled_leaves_its_answer_to_nobody_else():
     async def read() -> list[Batch]:
         reader = LargeBodies()
         try:
-            await reader.read(asked(), as_columns())  # the process runs
+            await reader.read(task_of(), as_columns())  # the process runs
             others = []
             for seconds in (0, 0.001, 0.002, 0.003, 0.01):
-                cancelled = asyncio.create_task(reader.read(asked(), as_columns()))
+                cancelled = asyncio.create_task(reader.read(task_of(), as_columns()))
                 await asyncio.sleep(seconds)
                 cancelled.cancel()
-                others.append(await reader.read(asked(), b'{"x": [[0, 1]], "y": [1]}'))
+                others.append(await reader.read(task_of(), b'{"x": [[0, 1]], "y": [1]}'))
             return others
         finally:
             reader.close()
@@ -155,7 +155,7 @@ def test_a_request_that_is_cancelled_leaves_its_answer_to_nobody_else():
 def test_pseudonyms_of_units_are_those_of_small_batches():
     schema, secret = SCHEMA | {"unit": {"max_records": 3}}, bytes(range(32))
     body = orjson.dumps({"x": [[0, 1], [2, 3]], "y": [0, 1], "unit": ["a", 7]})
-    task = asked(schema=schema, secret=secret.hex())
+    task = task_of(schema=schema, secret=secret.hex())
 
     async def read() -> Batch:
         reader = LargeBodies()
@@ -179,16 +179,16 @@ def test_a_process_that_cannot_start_or_fails_says_so(monkeypatch):
             reader.close()
 
     with pytest.raises(ReaderFailed):
-        asyncio.run(read(asked(format="none")))
+        asyncio.run(read(task_of(format="none")))
     monkeypatch.setattr(large_bodies, "command", lambda _: [sys.executable, "-c", "raise SystemExit(9)"])
     with pytest.raises(ReaderDied):
-        asyncio.run(read(asked()))
+        asyncio.run(read(task_of()))
 
 
 def test_the_process_ends_with_its_parent():
     async def read() -> LargeBodies:
         reader = LargeBodies()
-        await reader.read(asked(), as_columns())
+        await reader.read(task_of(), as_columns())
         return reader
 
     reader = asyncio.run(read())

@@ -1,4 +1,4 @@
-"""What `GET …/ledger` tells beside the ranges, which tests/guarantees adds up from outside."""
+"""The parts of `GET …/ledger` beside the ranges, which tests/guarantees adds up from outside."""
 
 import pytest
 
@@ -27,11 +27,11 @@ def test_each_publication_says_what_it_reserved_why_that_suffices_and_how_far_it
     for name in (pure, gaussian):
         service.reaches(name, time=30)
     ok(service.client().delete(f"/v1/publications/{unused}"))
-    found = ledger(service, stream)
-    told = {each["name"]: each for each in found["publications"]}
+    page = ledger(service, stream)
+    shares = {each["name"]: each for each in page["publications"]}
     charges = ok(service.client().get(f"/v1/streams/{stream}/ledger/charges?limit=1000"))["items"]
     for name, currency in ((pure, "epsilon"), (gaussian, "rho")):
-        each = told[name]
+        each = shares[name]
         plan = ok(service.client().get(f"/v1/publications/{name}"))["plan"]
         assert each["lifetime"] == plan["lifetime"]
         assert each["running"]
@@ -41,10 +41,10 @@ def test_each_publication_says_what_it_reserved_why_that_suffices_and_how_far_it
         }
         assert spent[each["spent"]["record"]] == max(spent.values()) == pytest.approx(each["spent"][currency])
         assert each["spent"]["epsilon"] <= each["reserved"]["epsilon"] == 1
-    assert told[gaussian]["reserved"]["delta"] == told[gaussian]["spent"]["delta"] == 1e-6
-    assert told[pure]["spent"]["rho"] is None
-    assert not told[unused]["running"] or told[unused]["reserved"]["epsilon"] == 0.5
-    assert found["reserved"]["epsilon"] == pytest.approx(2 + told[unused]["reserved"]["epsilon"])
+    assert shares[gaussian]["reserved"]["delta"] == shares[gaussian]["spent"]["delta"] == 1e-6
+    assert shares[pure]["spent"]["rho"] is None
+    assert not shares[unused]["running"] or shares[unused]["reserved"]["epsilon"] == 0.5
+    assert page["reserved"]["epsilon"] == pytest.approx(2 + shares[unused]["reserved"]["epsilon"])
 
     def all_is_confirmed() -> bool:
         (each,) = (each for each in ledger(service, stream)["publications"] if each["name"] == unused)
@@ -65,11 +65,11 @@ def test_many_gaussian_publications_cost_less_than_their_sum_and_it_is_said_how(
     }
     for _ in range(8):
         service.publish(stream, WINDOW, epsilon=1, delta=1e-6)
-    found = ledger(service, stream)
-    assert found["reserved"] == {"epsilon": 8, "delta": 8e-6}
-    assert found["tighter"]["how"] == "zcdp"
-    assert found["tighter"]["delta"] == 8e-6
-    assert 1 < found["tighter"]["epsilon"] < 5
+    page = ledger(service, stream)
+    assert page["reserved"] == {"epsilon": 8, "delta": 8e-6}
+    assert page["tighter"]["how"] == "zcdp"
+    assert page["tighter"]["delta"] == 8e-6
+    assert 1 < page["tighter"]["epsilon"] < 5
 
 
 def test_a_part_of_the_records_can_be_asked_for(service: Service, stream):
@@ -80,8 +80,8 @@ def test_a_part_of_the_records_can_be_asked_for(service: Service, stream):
     assert whole["exact"]
     assert (whole["ranges"][0]["start"], whole["ranges"][-1]["end"]) == (0, 30)
 
-    def of(found: dict, record: int) -> float:
-        (here,) = [each["epsilon"] for each in found["ranges"] if each["start"] <= record < each["end"]]
+    def of(page: dict, record: int) -> float:
+        (here,) = [each["epsilon"] for each in page["ranges"] if each["start"] <= record < each["end"]]
         return here
 
     part = ledger(service, stream, "?start=3&end=28")
@@ -109,16 +109,16 @@ def test_a_stream_whose_ledger_does_not_verify_says_so_and_so_do_its_publication
         database.close()
 
 
-def declassified(found: dict) -> set[int]:
+def declassified(page: dict) -> set[int]:
     """Which records are; a range tells of no other loss where it is unbounded."""
-    told = set()
-    position = found["ranges"][0]["start"]
-    for each in found["ranges"]:
+    records = set()
+    position = page["ranges"][0]["start"]
+    for each in page["ranges"]:
         assert each["start"] == position < each["end"]
         position = each["end"]
         assert (each["epsilon"] is None) == (each["delta"] is None) == each["declassified"]
-        told |= set(range(each["start"], each["end"])) if each["declassified"] else set()
-    return told
+        records |= set(range(each["start"], each["end"])) if each["declassified"] else set()
+    return records
 
 
 @pytest.mark.parametrize(("expiry", "leaves"), [("leaf", [0, 0, 1, 2, 3, 4]), ("block", [0, 0, 0, 2, 2, 4])])
@@ -142,32 +142,32 @@ def test_records_are_declassified_by_the_release_that_has_them_in_the_clear_and_
     for number, gone in enumerate(leaves, 1):
         service.post(stream, [[1, 0]] * 3, [0, 1, 1])
         service.reaches(name, time=4 + 3 * number)
-        found = ledger(service, stream)
-        assert declassified(found) == set(range(4, 4 + 3 * gone))
-        told = {each["name"]: each["declassified"] for each in found["publications"]}
-        assert told == {name: 3 * gone, other: 0}
-        assert found["declassified"] == ok(service.client().get(f"/v1/streams/{stream}"))["declassified"] == 3 * gone
-        assert found["spent"]["epsilon"] <= 3
-        assert found["reserved"] == {"epsilon": 3, "delta": 1e-6}
+        page = ledger(service, stream)
+        assert declassified(page) == set(range(4, 4 + 3 * gone))
+        shown_of = {each["name"]: each["declassified"] for each in page["publications"]}
+        assert shown_of == {name: 3 * gone, other: 0}
+        assert page["declassified"] == ok(service.client().get(f"/v1/streams/{stream}"))["declassified"] == 3 * gone
+        assert page["spent"]["epsilon"] <= 3
+        assert page["reserved"] == {"epsilon": 3, "delta": 1e-6}
     before = set(range(4, 4 + 3 * leaves[-1]))
     assert declassified(ledger(service, stream, "?start=5&end=9")) == before & set(range(5, 9))
     service.reaches(other, time=19)
     ok(service.client().delete(f"/v1/publications/{name}"))
     service.post(stream, [[1, 0]] * 9, [0, 1, 1] * 3)
     service.reaches(other, time=29)
-    found = ledger(service, stream)
-    assert declassified(found) == before
+    page = ledger(service, stream)
+    assert declassified(page) == before
     counted = f'perennial_declassified_records{{stream="{stream}"}} {len(before):.1f}'
     wait_until(lambda: counted in service.client().get("/metrics").text)  # it is looked at once a second
-    assert max(each["epsilon"] or 0 for each in found["ranges"]) <= found["spent"]["epsilon"]
+    assert max(each["epsilon"] or 0 for each in page["ranges"]) <= page["spent"]["epsilon"]
     service.verifies(stream)
 
 
 def test_without_an_acknowledgement_nothing_is_declassified(service: Service, stream):
     mechanism = {"kind": "online_leader", "batch": 3, "noise": "window_tree", "window": 2, "expiry": "leaf"}
     learner = {"kind": "noisy_gradient_descent"}
-    asked = publication(stream, mechanism, delta=1e-6, learner=learner)
+    body = publication(stream, mechanism, delta=1e-6, learner=learner)
     for path in ("publications", "plan"):
-        problem = refused(service.client().post(f"/v1/{path}", json=asked), 422, "invalid-request")
+        problem = refused(service.client().post(f"/v1/{path}", json=body), 422, "invalid-request")
         assert "no longer protected at all" in str(problem)
         assert "acknowledge_declassification" in str(problem)

@@ -263,13 +263,13 @@ class TestRates:
             alone = Service(url, ADMIN_KEY, settings)
             other = alone.client(alone.key("read"))
             began, answered = time.monotonic(), 0
-            while (told := alone.client().get("/v1/keys")).status_code == 200:
+            while (answer := alone.client().get("/v1/keys")).status_code == 200:
                 answered += 1
             assert answered <= 2 * rate + rate * (time.monotonic() - began) + 1
-            refused(told, 429, "too-many-requests")
-            assert 1 <= int(told.headers["retry-after"]) <= 2
+            refused(answer, 429, "too-many-requests")
+            assert 1 <= int(answer.headers["retry-after"]) <= 2
             ok(other.get("/v1/streams"))
-            time.sleep(int(told.headers["retry-after"]))
+            time.sleep(int(answer.headers["retry-after"]))
             ok(alone.client().get("/v1/keys"))
             for client in alone.clients.values():
                 client.close()
@@ -284,9 +284,9 @@ class TestRates:
                     guesser.get("/v1/streams", headers={"Authorization": f"Bearer {guess}"}) for guess in count()
                 )
                 refused(next(guesses), 401, "unauthenticated")
-                told = next(answer for answer in guesses if answer.status_code != 401)
-                refused(told, 429, "too-many-requests")
-                assert "retry-after" in told.headers
+                other = next(answer for answer in guesses if answer.status_code != 401)
+                refused(other, 429, "too-many-requests")
+                assert "retry-after" in other.headers
                 refused(guesser.get("/v1/streams"), 401, "unauthenticated")
             assert ok(alone.client().get("/v1/streams")) == {"items": []}
             made = alone.client().post("/v1/keys", json={"name": "another", "scopes": ["read"]})  # all look again
@@ -335,14 +335,14 @@ class TestRates:
         pytest.param(b"\xff\xfe{}", id="not UTF-8"),
     ],
 )
-def test_what_is_too_deep_or_too_long_is_refused(service: Service, stream, asked, path, body):
-    url = path.format(stream=stream, publication=asked if path.endswith("/queries") else stream)
+def test_what_is_too_deep_or_too_long_is_refused(service: Service, stream, counting, path, body):
+    url = path.format(stream=stream, publication=counting if path.endswith("/queries") else stream)
     answer = service.client().post(url, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422, answer.text
 
 
 @pytest.fixture(scope="module")
-def asked(service: Service) -> str:
+def counting(service: Service) -> str:
     """A publication that answers queries."""
     stream = service.stream(features=None, task={"kind": "categorical", "cardinality": 3})
     mechanism = {"kind": "linear_queries", "first": 9, "hits": 1}

@@ -46,13 +46,13 @@ class Moments:
 
 def observe(look: Callable[[], int], name: str, done: threading.Event) -> list[Seen]:
     """Look again and again until told to stop, and once after that."""
-    found, last = [], False
+    violations, last = [], False
     while not last:
         last, began = done.is_set(), time.monotonic()
         version = look()
-        found.append(Seen(name, began, time.monotonic(), version))
+        violations.append(Seen(name, began, time.monotonic(), version))
         time.sleep(random.uniform(0, 0.01))
-    return found
+    return violations
 
 
 def not_older(answers: list[Seen], truth: list[Seen]) -> None:
@@ -93,8 +93,8 @@ class Reader:
 
     def check(self) -> None:
         """Check that no key was let in for longer than is stated."""
-        for key, asked in self.let_in:
-            assert key not in self.revoked or asked <= self.revoked[key].ended + KEY_CACHE_SECONDS
+        for key, began in self.let_in:
+            assert key not in self.revoked or began <= self.revoked[key].ended + KEY_CACHE_SECONDS
 
     def _new_key(self) -> None:
         made = ok(self._service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read"]}), 201)
@@ -102,9 +102,9 @@ class Reader:
 
     def _get(self, which: str, headers: dict[str, str]) -> httpx.Response:
         while True:
-            asked, answer = time.monotonic(), self._client.get(f"{self._url}/{which}", headers=headers)
+            began, answer = time.monotonic(), self._client.get(f"{self._url}/{which}", headers=headers)
             if answer.status_code != 401:
-                self.let_in.append((self.key, asked))
+                self.let_in.append((self.key, began))
                 return answer
             assert self.key in self.revoked, "a key was refused before it was revoked"
             self._new_key()

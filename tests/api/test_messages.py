@@ -27,9 +27,9 @@ DESCENT = {"kind": "noisy_gradient_descent"}
 SECRET = "zebra-crossing-7319"
 
 
-def wrong(service: Service, path: str, asked: Any) -> tuple[str, str]:
+def wrong(service: Service, path: str, body: Any) -> tuple[str, str]:
     """Return the field and the reason of the first error, and see that the answer repeats nothing secret."""
-    answer = service.client().post(path, json=asked)
+    answer = service.client().post(path, json=body)
     problem = refused(answer, 422, "invalid-request")
     assert SECRET not in answer.text
     first = problem["errors"][0]
@@ -76,10 +76,10 @@ def wrong(service: Service, path: str, asked: Any) -> tuple[str, str]:
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_publication_is_explained(service: Service, change, field, reason):
-    asked = publication(service.stream(), BATCHES) | change
-    told = wrong(service, "/v1/publications", asked)
-    assert (told[0], reason in told[1]) == (field, True), told
-    assert wrong(service, "/v1/plan", asked) == told
+    body = publication(service.stream(), BATCHES) | change
+    sentence = wrong(service, "/v1/publications", body)
+    assert (sentence[0], reason in sentence[1]) == (field, True), sentence
+    assert wrong(service, "/v1/plan", body) == sentence
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_a_mistake_in_a_publication_is_explained(service: Service, change, field
 )  # fmt: skip
 def test_a_mistake_in_a_stream_is_explained(service: Service, change, field, reason):
     good = {"name": unique("stream"), "features": 2, "task": {"kind": "classification", "classes": 2}}
-    told = wrong(service, "/v1/streams", good | {"budget": {"epsilon": 1}} | change)
-    assert (told[0], reason in told[1]) == (field, True), told
+    sentence = wrong(service, "/v1/streams", good | {"budget": {"epsilon": 1}} | change)
+    assert (sentence[0], reason in sentence[1]) == (field, True), sentence
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_fields_are_named_as_they_are_written(service: Service, path, change, fi
 
 
 def test_of_many_mistakes_a_hundred_are_explained(service: Service):
-    asked = {f"batch-{number}": 1 for number in range(5000)}
-    problem = refused(service.client().post("/v1/plan", json=asked), 422, "invalid-request")
+    body = {f"batch-{number}": 1 for number in range(5000)}
+    problem = refused(service.client().post("/v1/plan", json=body), 422, "invalid-request")
     assert len(problem["errors"]) == 100
 
 
@@ -195,8 +195,8 @@ def published(service: Service) -> tuple[str, str]:
 )
 def test_records_to_predict_and_to_append_are_explained(service: Service, published, x, reason):
     stream, name = published
-    asked = service.client().post(f"/v1/publications/{name}/predict", json={"x": x})
-    predict = refused(asked, 422, "invalid-records")
+    body = service.client().post(f"/v1/publications/{name}/predict", json={"x": x})
+    predict = refused(body, 422, "invalid-records")
     assert reason in predict["errors"][0]["reason"]
     assert "stored" not in predict["detail"]
     for y in (0, [0]):
@@ -245,10 +245,10 @@ def notes(service: Service, mechanism: dict[str, Any], privacy: dict[str, Any], 
 @pytest.mark.parametrize("mechanism", [BATCHES, {"kind": "continual", "base": 100, "update_every": 50}, LEADER])
 def test_a_plan_without_delta_says_so_and_what_one_would_bring(service: Service, mechanism):
     learner = DESCENT if mechanism is LEADER else {}
-    said = notes(service, mechanism, {"epsilon": 1}, learner=learner)[0]
-    assert "delta was left out, so it is 0: the guarantee is pure epsilon" in said
-    assert "such as 1e-6, brings Gaussian noise" in said
-    assert "this one has 21" in said
+    sentence = notes(service, mechanism, {"epsilon": 1}, learner=learner)[0]
+    assert "delta was left out, so it is 0: the guarantee is pure epsilon" in sentence
+    assert "such as 1e-6, brings Gaussian noise" in sentence
+    assert "this one has 21" in sentence
     for delta in (0, 1e-6):
         assert not any(
             "left out" in note for note in notes(service, mechanism, {"epsilon": 1, "delta": delta}, learner=learner)
@@ -269,9 +269,9 @@ HOPELESS = [
 def test_a_plan_says_where_noise_drowns_every_model(service: Service, mechanism, learner, privacy):
     assert sum(note.startswith("Hopeless: ") for note in notes(service, mechanism, privacy, learner=learner)) == 1
     works = {"epsilon": 1} | ({"delta": 1e-6} if "delta" in privacy else {})
-    said = notes(service, mechanism, works, learner=learner)[-1]
-    assert "opeless" not in said
-    percent = re.search(r"is about ([0-9.]+) % of the most", said)
+    sentence = notes(service, mechanism, works, learner=learner)[-1]
+    assert "opeless" not in sentence
+    percent = re.search(r"is about ([0-9.]+) % of the most", sentence)
     assert percent is not None
     assert 0.1 < float(percent[1]) < 90
 
@@ -279,9 +279,9 @@ def test_a_plan_says_where_noise_drowns_every_model(service: Service, mechanism,
 def test_a_long_noise_of_a_model_that_works_does_not_alarm(service: Service):
     """As measured in docs/choosing.md: its accuracy is .94, and its noise is 570 long."""
     privacy = {"epsilon": 1, "delta": 1e-6}
-    (said,) = notes(service, LEADER | {"batch": 512}, privacy, learner=DESCENT, features=1764, classes=10)
-    assert said.startswith("In a score, the noise of each step is about ")
-    assert "opeless" not in said
+    (note,) = notes(service, LEADER | {"batch": 512}, privacy, learner=DESCENT, features=1764, classes=10)
+    assert note.startswith("In a score, the noise of each step is about ")
+    assert "opeless" not in note
 
 
 def test_notes_are_no_part_of_what_is_stored(service: Service):

@@ -141,8 +141,10 @@ def test_mutated_batches_are_stored_if_valid_and_else_change_nothing(
 def test_mutated_configurations_change_nothing(service: Service, seed, pytestconfig):
     choose = random.Random(seed)
     stream = service.stream()
-    asked = publication(stream, {"kind": "continual", "base": 100, "update_every": 50, "shares": "improving"}, delta=0)
-    asked["learner"] |= {"loss": "logistic", "regularization": 0.1}
+    configuration = publication(
+        stream, {"kind": "continual", "base": 100, "update_every": 50, "shares": "improving"}, delta=0
+    )
+    configuration["learner"] |= {"loss": "logistic", "regularization": 0.1}
     documents = {
         "/v1/streams": {
             "name": "mutant",
@@ -151,8 +153,8 @@ def test_mutated_configurations_change_nothing(service: Service, seed, pytestcon
             "feature_map": {"kind": "random_fourier", "features": 4, "bandwidth": 1.0, "seed": 1},
             "budget": {"epsilon": 1, "delta": 0},
         },
-        "/v1/publications": asked | {"name": "mutant"},
-        "/v1/plan": asked,
+        "/v1/publications": configuration | {"name": "mutant"},
+        "/v1/plan": configuration,
         "/v1/keys": {"name": "mutant", "scopes": ["read"], "streams": [stream]},
     }
 

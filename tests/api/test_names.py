@@ -35,9 +35,9 @@ def published(service: Service) -> tuple[str, str]:
 
 def test_a_stream_says_its_names(service: Service, published):
     stream, _ = published
-    found = ok(service.client().get(f"/v1/streams/{stream}"))
-    assert (found["columns"], found["class_names"]) == (COLUMNS, CLASSES)
-    assert found["feature_map"] == {"kind": "standardize", "version": 1, "mean": [10, 0], "scale": [40, 1]}
+    described = ok(service.client().get(f"/v1/streams/{stream}"))
+    assert (described["columns"], described["class_names"]) == (COLUMNS, CLASSES)
+    assert described["feature_map"] == {"kind": "standardize", "version": 1, "mean": [10, 0], "scale": [40, 1]}
     plain = ok(service.client().get(f"/v1/streams/{service.stream()}"))
     assert not {"columns", "class_names"} & plain.keys()
 
@@ -45,9 +45,9 @@ def test_a_stream_says_its_names(service: Service, published):
 def test_who_sends_records_may_read_what_a_record_is(service: Service, published):
     stream, _ = published
     key = service.key("ingest", streams=[stream])
-    found = ok(service.client(key).get(f"/v1/streams/{stream}/schema"))
-    assert found["columns"] == COLUMNS
-    assert "budget" not in found
+    schema = ok(service.client(key).get(f"/v1/streams/{stream}/schema"))
+    assert schema["columns"] == COLUMNS
+    assert "budget" not in schema
     assert service.client(key).get(f"/v1/streams/{stream}").status_code == 403
     assert service.client(key).get(f"/v1/streams/{service.stream()}/schema").status_code == 404
 
@@ -65,10 +65,10 @@ def predicted(service: Service, publication: str, x) -> httpx.Response:
 def test_predictions_are_by_name(service: Service, published):
     _, publication = published
     cold, warm = {"wind": 0.3, "temp": -30}, {"temp": 30, "wind": 0.3}
-    found = ok(predicted(service, publication, [cold, warm]))
-    assert found["label_names"] == [CLASSES[label] for label in found["labels"]] == ["rain", "dry"]
-    assert found["class_names"] == CLASSES
-    assert found == ok(predicted(service, publication, [[-30, 0.3], [30, 0.3]]))
+    prediction = ok(predicted(service, publication, [cold, warm]))
+    assert prediction["label_names"] == [CLASSES[label] for label in prediction["labels"]] == ["rain", "dry"]
+    assert prediction["class_names"] == CLASSES
+    assert prediction == ok(predicted(service, publication, [[-30, 0.3], [30, 0.3]]))
     problem = refused(predicted(service, publication, [cold | {SECRET: 1}]), 422, "invalid-records")
     assert 'its columns are "temp", "wind"' in problem["detail"]
     assert SECRET not in str(problem)
@@ -86,14 +86,14 @@ def test_people_label_by_class_name(service: Service):
     stream = unlabelled(service, columns=["height", "width"], class_names=["cat", "dog"])
     publication = publish(service, stream)
     post(service, stream, [[1, 2], [3, 4], [5, 6], [7, 8]])
-    asked = next_request(service, publication)
-    assert (asked["columns"], asked["class_names"]) == ([{"name": "height"}, {"name": "width"}], ["cat", "dog"])
-    problem = refused(give(service, publication, asked["record"], SECRET), 422, "invalid-request")
+    body = next_request(service, publication)
+    assert (body["columns"], body["class_names"]) == ([{"name": "height"}, {"name": "width"}], ["cat", "dog"])
+    problem = refused(give(service, publication, body["record"], SECRET), 422, "invalid-request")
     assert problem["errors"][0] == {
         "field": "label",
         "reason": 'is no class of this stream: its classes are "cat", "dog"',
     }
-    assert give(service, publication, asked["record"], "dog").status_code == 200
+    assert give(service, publication, body["record"], "dog").status_code == 200
     assert give(service, publication, next_request(service, publication)["record"], 0).status_code == 200
 
 
@@ -102,23 +102,25 @@ def test_a_map_that_mixes_columns_takes_their_names_from_label_requests(service:
     stream = unlabelled(service, columns=["height", "width"], feature_map=fourier)
     publication = publish(service, stream)
     post(service, stream, [[1, 2], [3, 4], [5, 6], [7, 8]])
-    asked = next_request(service, publication)
-    assert not {"columns", "class_names"} & asked.keys()
-    problem = refused(give(service, publication, asked["record"], "dog"), 422, "invalid-request")
+    body = next_request(service, publication)
+    assert not {"columns", "class_names"} & body.keys()
+    problem = refused(give(service, publication, body["record"], "dog"), 422, "invalid-request")
     assert problem["detail"].startswith("label: must be a whole number, without quotes")
 
 
 @pytest.mark.parametrize(
-    ("norm_bound", "said"),
+    ("norm_bound", "sentence"),
     [
         (1.0, "is at most 2 long, and norm_bound is 1: longer records are shortened to it"),
         (2.0, None),
         (5.0, "is at most 2 long: a norm_bound of 5 only adds noise, and 2 is enough."),
     ],
 )
-def test_a_plan_compares_norm_bound_with_public_ranges(service: Service, norm_bound, said):
+def test_a_plan_compares_norm_bound_with_public_ranges(service: Service, norm_bound, sentence):
     columns = [{"name": f"c{number}", "range": [0, 10]} for number in range(4)]
     stream = service.stream(features=4, columns=columns, norm_bound=norm_bound)
-    asked = publication_json(stream, {"kind": "independent_batches", "batch": 100})
-    notes = ok(service.client().post("/v1/plan", json=asked))["notes"]
-    assert [said in note for note in notes if note.startswith("A record within")] == ([] if said is None else [True])
+    body = publication_json(stream, {"kind": "independent_batches", "batch": 100})
+    notes = ok(service.client().post("/v1/plan", json=body))["notes"]
+    assert [sentence in note for note in notes if note.startswith("A record within")] == (
+        [] if sentence is None else [True]
+    )

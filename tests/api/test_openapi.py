@@ -40,8 +40,8 @@ def schema() -> "BaseSchema":
 
 @pytest.fixture(scope="module")
 def operations() -> "dict[str, APIOperation]":
-    found = (each.ok() for each in schema().get_all_operations())
-    return {operation.label: operation for operation in found}
+    readable = (each.ok() for each in schema().get_all_operations())
+    return {operation.label: operation for operation in readable}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def session(service: Service) -> Iterator[requests.Session]:
 def ask(service: Service, session, there) -> "Callable[[Case], None]":
     from schemathesis import checks
 
-    asked = [
+    body = [
         checks.not_a_server_error,
         checks.status_code_conformance,
         checks.content_type_conformance,
@@ -86,7 +86,7 @@ def ask(service: Service, session, there) -> "Callable[[Case], None]":
         key = {"Authorization": f"Bearer {service.admin_key}"}
         answer = case.call(base_url=service.url, session=session, headers=key, timeout=200)
         STATUSES[f"{case.operation.method.upper()} {case.path}"].add(answer.status_code)
-        case.validate_response(answer, checks=asked)
+        case.validate_response(answer, checks=body)
 
     return once
 
@@ -109,5 +109,7 @@ def test_every_call_answers_as_the_document_says(operations, call, ask):
 def test_it_got_past_the_door():
     """The calls above were not all refused before they were looked at."""
     assert len(STATUSES) > 20
-    assert not {call: found for call, found in STATUSES.items() if found <= {401, 405, 415, 429}}
-    assert {"GET /v1/streams", "GET /v1/publications"} < {call for call, found in STATUSES.items() if 200 in found}
+    assert not {call: statuses for call, statuses in STATUSES.items() if statuses <= {401, 405, 415, 429}}
+    assert {"GET /v1/streams", "GET /v1/publications"} < {
+        call for call, statuses in STATUSES.items() if 200 in statuses
+    }

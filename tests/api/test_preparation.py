@@ -16,8 +16,8 @@ BATCH = {"kind": "independent_batches", "batch": 50}
 
 
 def prepare(service: Service, stream: str, **more) -> str:
-    asked = publication(stream, SCALE, **LITTLE_NOISE | more) | {"learner": None}
-    return ok(service.client().post("/v1/publications", json=asked), 201)["name"]
+    body = publication(stream, SCALE, **LITTLE_NOISE | more) | {"learner": None}
+    return ok(service.client().post("/v1/publications", json=body), 201)["name"]
 
 
 def records(count: int = RECORDS, seed: int = 1) -> tuple[list[list[float]], list[int]]:
@@ -51,9 +51,9 @@ def test_a_fit_waits_for_the_map_is_made_of_its_features_and_predicts_with_it(se
         assert each["model"]["features"] == 2
 
     fresh, labels = records(seed=2)
-    told = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": fresh}))
-    np.testing.assert_allclose(told["scores"], [offline(released[-1], each) for each in fresh], atol=1e-5)
-    right = np.mean(np.array(told["labels"]) == labels)  # half of them, were the second column no part of a row
+    prediction = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": fresh}))
+    np.testing.assert_allclose(prediction["scores"], [offline(released[-1], each) for each in fresh], atol=1e-5)
+    right = np.mean(np.array(prediction["labels"]) == labels)  # half of them, were the second column no part of a row
     chance.assert_above(right, 0.7, mean=0.935, spread=0.0147, runs=28)
     refused(service.client().post(f"/v1/publications/{scales}/predict", json={"x": fresh}), 409, "no-predictions")
 
@@ -87,16 +87,16 @@ def test_features_come_from_a_preparation_of_the_same_stream(service: Service):
     stream, other = (service.stream(epsilon=1000, delta=1e-5) for _ in range(2))
     scales, model = prepare(service, other), service.publish(stream, BATCH, **LITTLE_NOISE)
     for name, why in ((scales, "has no publication"), (model, "releases no feature map"), ("none", "no publication")):
-        asked = publication(stream, BATCH, **LITTLE_NOISE, features={"from": name})
+        body = publication(stream, BATCH, **LITTLE_NOISE, features={"from": name})
         for route in ("/v1/publications", "/v1/plan"):
-            problem = refused(service.client().post(route, json=asked), 422, "invalid-request")
+            problem = refused(service.client().post(route, json=body), 422, "invalid-request")
             assert why in problem["errors"][0]["reason"]
 
 
 def test_a_plan_says_when_fits_are_made_and_how_rough_scales_are(service: Service):
     stream = service.stream(epsilon=1000, delta=1e-5)
-    asked = publication(stream, SCALE, epsilon=1, delta=1e-6) | {"learner": None}
-    plan = ok(service.client().post("/v1/plan", json=asked))
+    body = publication(stream, SCALE, epsilon=1, delta=1e-6) | {"learner": None}
+    plan = ok(service.client().post("/v1/plan", json=body))
     assert plan["first_releases"] == [RECORDS]
     assert "warning" in plan["scales"]
     scales = prepare(service, stream)
@@ -107,8 +107,8 @@ def test_a_plan_says_when_fits_are_made_and_how_rough_scales_are(service: Servic
 def test_whitening_follows_on_the_scales_and_models_predict_with_both(service: Service):
     stream = service.stream(epsilon=1000, delta=1e-5)
     scales = prepare(service, stream, epsilon=300)
-    asked = publication(stream, SCALE | {"of": "whiten"}, epsilon=300, delta=1e-6) | {"learner": None}
-    whitened = ok(service.client().post("/v1/publications", json=asked | {"features": {"from": scales}}), 201)["name"]
+    body = publication(stream, SCALE | {"of": "whiten"}, epsilon=300, delta=1e-6) | {"learner": None}
+    whitened = ok(service.client().post("/v1/publications", json=body | {"features": {"from": scales}}), 201)["name"]
     name = service.publish(
         stream, BATCH, epsilon=300, delta=1e-6, features={"from": whitened}, learner={"regularization": 0.01}
     )

@@ -1,4 +1,4 @@
-"""What a name of a publication means to a key, and that it tells nothing of streams that the key may not see."""
+"""The meaning of a publication's name to a key, which learns nothing of streams that it may not see."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -28,11 +28,11 @@ def stream_of(client: httpx.Client, name: str) -> str:
 
 def alike(answer: httpx.Response, name: str) -> tuple:
     """All that an answer tells but for what differs anyway: when, which number, and the name that was asked for."""
-    told = {key: value for key, value in answer.json().items() if key not in ("id", "created_at")}
+    content = {key: value for key, value in answer.json().items() if key not in ("id", "created_at")}
     headers = {
         key: value for key, value in answer.headers.items() if key not in ("date", "x-request-id", "content-length")
     }
-    return answer.status_code, json.dumps([told, headers]).replace(name, "NAME")
+    return answer.status_code, json.dumps([content, headers]).replace(name, "NAME")
 
 
 def test_a_foreign_name_is_as_free_as_any_to_a_limited_key(service: Service):
@@ -111,8 +111,8 @@ def test_readers_at_the_same_moment_each_get_their_own(service: Service, shared)
     path = f"/v1/publications/{name}/releases/latest"
     clients = [limited(service, stream, scope="read") for stream in (first, second, third)]
     with ThreadPoolExecutor(30) as pool:
-        found = list(pool.map(lambda index: clients[index % 3].get(path).status_code, range(300)))
-    assert found == [404, 200, 404] * 100
+        statuses = list(pool.map(lambda index: clients[index % 3].get(path).status_code, range(300)))
+    assert statuses == [404, 200, 404] * 100
 
 
 def test_stopping_by_name_stops_only_what_it_means(service: Service):
@@ -121,23 +121,23 @@ def test_stopping_by_name_stops_only_what_it_means(service: Service):
     admin = limited(service, second)
     ok(make(admin, second, name), 201)
     assert ok(admin.delete(f"/v1/publications/{name}"))["stream"] == second
-    found = [each for each in ok(service.client().get("/v1/publications"))["items"] if each["name"] == name]
-    assert [(each["stream"], each["state"]) for each in found] == [(second, "stopped"), (first, "running")]
+    listed = [each for each in ok(service.client().get("/v1/publications"))["items"] if each["name"] == name]
+    assert [(each["stream"], each["state"]) for each in listed] == [(second, "stopped"), (first, "running")]
     refused(make(admin, second, name), 409, "name-taken")
 
 
 def test_of_many_who_ask_for_a_name_at_once_one_gets_it(service: Service):
-    """Of those who may see each other's publications; of two who may not, each."""
+    """The keys see each other's publications; keys that don't each get the name."""
     streams = [service.stream() for _ in range(8)]
     name = unique("publication")
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda stream: make(service.client(), stream, name).status_code, streams))
-    assert sorted(found) == [201] + [409] * 7
+        statuses = list(pool.map(lambda stream: make(service.client(), stream, name).status_code, streams))
+    assert sorted(statuses) == [201] + [409] * 7
     name = unique("publication")
     clients = [(limited(service, stream), stream) for stream in streams]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda each: make(*each, name).status_code, clients))
-    assert found == [201] * 8
+        statuses = list(pool.map(lambda each: make(*each, name).status_code, clients))
+    assert statuses == [201] * 8
 
 
 def test_a_limited_admin_learns_no_names_of_streams(service: Service):
@@ -146,8 +146,8 @@ def test_a_limited_admin_learns_no_names_of_streams(service: Service):
     schema = {"features": 2, "task": {"kind": "classification", "classes": 2}, "budget": {"epsilon": 1}}
     answers = [admin.post("/v1/streams", json=schema | {"name": name}) for name in (taken, unique("stream"))]
     answers += [make(admin, name, unique("publication")) for name in (taken, unique("stream"))]
-    told = [(each.status_code, each.json()) for each in answers]
-    assert told[1:] == told[:-1]
+    refusals = [(each.status_code, each.json()) for each in answers]
+    assert refusals[1:] == refusals[:-1]
     refused(answers[0], 404, "not-found")
 
 

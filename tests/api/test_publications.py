@@ -75,11 +75,11 @@ def test_a_bad_stream_is_refused_and_its_name_stays_free(service: Service, chang
 )
 def test_a_bad_publication_is_refused_by_field_and_reserves_nothing(service: Service, change, field):
     stream = service.stream(delta=0)
-    asked = publication(stream, WINDOW) | change
-    errors = refused(service.client().post("/v1/publications", json=asked), 422, "invalid-request")["errors"]
+    body = publication(stream, WINDOW) | change
+    errors = refused(service.client().post("/v1/publications", json=body), 422, "invalid-request")["errors"]
     assert errors[0]["field"].startswith(field)
-    found = ok(service.client().get(f"/v1/streams/{stream}"))
-    assert (found["reserved"]["epsilon"], found["publications"]) == (0, [])
+    described = ok(service.client().get(f"/v1/streams/{stream}"))
+    assert (described["reserved"]["epsilon"], described["publications"]) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_pure_epsilon_is_capped_where_draws_would_add_more_than_two_to_the_minus
 
 def test_logistic_needs_two_classes(service: Service):
     stream = service.stream(classes=3)
-    asked = publication(stream, WINDOW, learner={"loss": "logistic"})
-    assert "softmax" in refused(service.client().post("/v1/plan", json=asked), 422, "invalid-request")["detail"]
+    body = publication(stream, WINDOW, learner={"loss": "logistic"})
+    assert "softmax" in refused(service.client().post("/v1/plan", json=body), 422, "invalid-request")["detail"]
 
 
 def test_a_body_that_is_not_json_is_told_so(service: Service):
@@ -120,10 +120,10 @@ def test_a_body_that_is_not_json_is_told_so(service: Service):
 
 
 def test_a_plan_needs_no_name(service: Service):
-    asked = publication(service.stream(), WINDOW)
-    del asked["name"]
-    ok(service.client().post("/v1/plan", json=asked))
-    refused(service.client().post("/v1/publications", json=asked), 422, "invalid-request")
+    body = publication(service.stream(), WINDOW)
+    del body["name"]
+    ok(service.client().post("/v1/plan", json=body))
+    refused(service.client().post("/v1/publications", json=body), 422, "invalid-request")
 
 
 def test_unknown_names_are_404(service: Service):
@@ -139,8 +139,8 @@ def test_publications_add_up_against_the_stream_and_the_one_too_many_is_told_the
     # Decimals: 0.1 + 0.2 + 0.7 is 1, not a little more.
     for epsilon in (0.1, 0.2, 0.7):
         service.publish(stream, WINDOW, epsilon=epsilon)
-    asked = publication(stream, CONTINUAL, epsilon=0.001)
-    problem = refused(service.client().post("/v1/publications", json=asked), 409, "budget-exceeded")
+    body = publication(stream, CONTINUAL, epsilon=0.001)
+    problem = refused(service.client().post("/v1/publications", json=body), 409, "budget-exceeded")
     assert problem["spent"]["epsilon"] == 0
     assert problem["reserved"]["epsilon"] == 1
     assert problem["asked"]["epsilon"] == 0.001
@@ -172,21 +172,21 @@ def test_deltas_add_up_too(service: Service):
     stream = service.stream(epsilon=10, delta=2e-6)
     for _ in range(2):
         service.publish(stream, WINDOW, delta=1e-6)
-    asked = publication(stream, WINDOW, delta=1e-9)
-    refused(service.client().post("/v1/publications", json=asked), 409, "budget-exceeded")
+    body = publication(stream, WINDOW, delta=1e-9)
+    refused(service.client().post("/v1/publications", json=body), 409, "budget-exceeded")
     assert ok(service.client().get(f"/v1/streams/{stream}"))["reserved"] == {"epsilon": 2, "delta": 2e-6}
 
 
 def test_a_plan_reserves_nothing_and_is_the_plan_of_the_publication(service: Service):
     stream = service.stream(epsilon=1)
-    asked = publication(stream, CONTINUAL)
-    plan = ok(service.client().post("/v1/plan", json=asked))
+    body = publication(stream, CONTINUAL)
+    plan = ok(service.client().post("/v1/plan", json=body))
     mine = [line["what"] for line in plan.pop("measured")["lines"] if line["this"]]
     assert mine == ["cumulative (`continual`, `equal`), output perturbation"]
     assert plan.pop("timing")["publish_delay"] == 0
     assert plan.pop("notes")
     assert ok(service.client().get(f"/v1/streams/{stream}"))["reserved"]["epsilon"] == 0
-    made = ok(service.client().post("/v1/publications", json=asked), 201)
+    made = ok(service.client().post("/v1/publications", json=body), 201)
     assert made["plan"] == plan
     assert plan["lifetime"]["epsilon"] == 1
 

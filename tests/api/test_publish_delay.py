@@ -13,8 +13,8 @@ TICK = 0.5
 
 
 def make(service: Service, stream: str, **more: Any) -> dict[str, Any]:
-    asked = publication(stream, BATCHES, **more)
-    return ok(service.client().post("/v1/publications", json=asked), 201)
+    body = publication(stream, BATCHES, **more)
+    return ok(service.client().post("/v1/publications", json=body), 201)
 
 
 def moment(timestamp: str) -> datetime:
@@ -22,20 +22,20 @@ def moment(timestamp: str) -> datetime:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"), [({"publish_delay": None}, 1), ({"publish_delay": 0}, 0), ({"publish_delay": 2.5}, 2.5)]
+    ("settings", "delay"), [({"publish_delay": None}, 1), ({"publish_delay": 0}, 0), ({"publish_delay": 2.5}, 2.5)]
 )
-def test_it_is_told_as_it_was_asked_for_and_is_a_second_by_default(service: Service, asked, told):
-    made = make(service, service.stream(), **asked)
-    assert made["publish_delay"] == told
-    assert ok(service.client().get(f"/v1/publications/{made['name']}"))["publish_delay"] == told
-    plan = ok(service.client().post("/v1/plan", json=publication(made["stream"], BATCHES, **asked)))
-    assert plan["timing"]["publish_delay"] == told
+def test_it_is_told_as_it_was_asked_for_and_is_a_second_by_default(service: Service, settings, delay):
+    made = make(service, service.stream(), **settings)
+    assert made["publish_delay"] == delay
+    assert ok(service.client().get(f"/v1/publications/{made['name']}"))["publish_delay"] == delay
+    plan = ok(service.client().post("/v1/plan", json=publication(made["stream"], BATCHES, **settings)))
+    assert plan["timing"]["publish_delay"] == delay
 
 
 def test_a_request_without_it_gets_a_second(service: Service):
-    asked = publication(service.stream(), BATCHES)
-    del asked["publish_delay"]
-    assert ok(service.client().post("/v1/publications", json=asked), 201)["publish_delay"] == 1
+    body = publication(service.stream(), BATCHES)
+    del body["publish_delay"]
+    assert ok(service.client().post("/v1/publications", json=body), 201)["publish_delay"] == 1
 
 
 @pytest.mark.parametrize("value", [-1, 0.01, 86_401, "1", True, 1e-320])
@@ -45,8 +45,8 @@ def test_other_values_are_refused(service: Service, value):
 
 
 def test_where_steps_are_due_by_queries_there_is_no_tick(service: Service):
-    asked = {"name": unique("stream"), "task": {"kind": "categorical", "cardinality": 4}}
-    stream = ok(service.client().post("/v1/streams", json=asked | {"budget": {"epsilon": 1, "delta": 0}}), 201)["name"]
+    body = {"name": unique("stream"), "task": {"kind": "categorical", "cardinality": 4}}
+    stream = ok(service.client().post("/v1/streams", json=body | {"budget": {"epsilon": 1, "delta": 0}}), 201)["name"]
     queries = {
         "name": unique("publication"),
         "stream": stream,
@@ -63,8 +63,8 @@ def test_a_plan_warns_where_fits_may_be_late_or_tell_their_time(service: Service
     alone = service.client(service.key("read", streams=[stream]))  # fits of other streams' publications may queue too
 
     def warning(batch: int, delay: float) -> str | None:
-        asked = publication(stream, BATCHES | {"batch": batch}, publish_delay=delay)
-        return ok(alone.post("/v1/plan", json=asked))["timing"].get("warning")
+        body = publication(stream, BATCHES | {"batch": batch}, publish_delay=delay)
+        return ok(alone.post("/v1/plan", json=body))["timing"].get("warning")
 
     assert "tells of its records" in warning(4, 0)
     assert warning(4, 3600) is None

@@ -18,15 +18,15 @@ CATEGORIES = 8
 
 def categorical(service: Service, *, epsilon: float = 100, delta: float = 0, **more) -> str:
     task = {"kind": "categorical", "cardinality": CATEGORIES}
-    asked = {"name": unique("stream"), "task": task, "budget": {"epsilon": epsilon, "delta": delta}} | more
-    return ok(service.client().post("/v1/streams", json=asked), 201)["name"]
+    body = {"name": unique("stream"), "task": task, "budget": {"epsilon": epsilon, "delta": delta}} | more
+    return ok(service.client().post("/v1/streams", json=body), 201)["name"]
 
 
 def publish(service: Service, stream: str, *, epsilon: float = 100, delta: float = 0, **settings) -> str:
     mechanism = {"kind": "linear_queries", "first": 100, "hits": 3, "accuracy": 0.3} | settings
-    asked = {"name": unique("publication"), "stream": stream, "mechanism": mechanism}
-    asked |= {"privacy": {"epsilon": epsilon, "delta": delta}}
-    return ok(service.client().post("/v1/publications", json=asked), 201)["name"]
+    body = {"name": unique("publication"), "stream": stream, "mechanism": mechanism}
+    body |= {"privacy": {"epsilon": epsilon, "delta": delta}}
+    return ok(service.client().post("/v1/publications", json=body), 201)["name"]
 
 
 def post(service: Service, stream: str, categories: list[int]) -> int:
@@ -84,7 +84,7 @@ def test_a_hard_query_is_measured_charged_and_released(service: Service, delta):
 
 
 @pytest.fixture(scope="module")
-def asked(service: Service) -> str:
+def answering(service: Service) -> str:
     """A publication with records, whose noise is a hundredth of one of them."""
     stream = categorical(service, epsilon=1000)
     publication = publish(service, stream, epsilon=1000)
@@ -99,16 +99,16 @@ def refused(service: Service, publication: str, body, status: int = 422):
     return answer.json()
 
 
-def test_one_is_answered_by_one_and_a_list_by_a_list(service: Service, asked):
+def test_one_is_answered_by_one_and_a_list_by_a_list(service: Service, answering):
     weights = [0.5, 0.5, 0, 0, 0, 0, 0, 0]
-    one = ask(service, asked, {"weights": weights})
-    many = ask(service, asked, [{"weights": weights}, {"categories": [0, 1]}, {"categories": [1, 1, 0]}])
+    one = ask(service, answering, {"weights": weights})
+    many = ask(service, answering, [{"weights": weights}, {"categories": [0, 1]}, {"categories": [1, 1, 0]}])
     assert [set(each) for each in many] == [set(one)] * 3
     assert [each["answer"] for each in many] == pytest.approx([0.5, 1, 1], abs=0.3)
-    assert ask(service, asked, []) == []
+    assert ask(service, answering, []) == []
 
 
-def test_what_is_wrong_is_said_by_its_place(service: Service, asked):
+def test_what_is_wrong_is_said_by_its_place(service: Service, answering):
     good, wrong = {"categories": [0]}, "must be an object with either"
     for query, reason in [
         ({"weights": [1, 0]}, "must be 8, one for each category"),
@@ -130,14 +130,14 @@ def test_what_is_wrong_is_said_by_its_place(service: Service, asked):
         (None, wrong),
         ([good], wrong),
     ]:
-        problem = refused(service, asked, [good, query, good])
+        problem = refused(service, answering, [good, query, good])
         (error,) = problem["errors"]
         assert error["row"] == 1
         assert reason in error["reason"]
     for body in ("x", 5, None):
-        assert refused(service, asked, body)["errors"][0]["row"] is None
+        assert refused(service, answering, body)["errors"][0]["row"] is None
     for content in (b"{", b'{"categories": [0], "categories": [1]}', b'[{"weights": [], "weights": []}]'):
-        answer = service.client().post(f"/v1/publications/{asked}/queries", content=content)
+        answer = service.client().post(f"/v1/publications/{answering}/queries", content=content)
         assert answer.status_code == 422
 
 
@@ -180,31 +180,31 @@ def test_mutated_queries_are_read_by_the_letter_or_refused(seed):
         body = mutated(body, choose) if choose.random() < 0.9 else body
         expected = by_the_letter(body)
         try:
-            found, _ = read_queries(body, CATEGORIES)
+            parsed, _ = read_queries(body, CATEGORIES)
         except InvalidRecords:
             assert expected is None, body
             continue
         assert expected is not None, body
-        assert len(found) == len(expected), body
-        for query, asked in zip(found, expected, strict=True):
-            listed = asked.get("weights") or [float(each in asked["categories"]) for each in range(CATEGORIES)]
+        assert len(parsed) == len(expected), body
+        for query, item in zip(parsed, expected, strict=True):
+            listed = item.get("weights") or [float(each in item["categories"]) for each in range(CATEGORIES)]
             assert query.of(np.eye(CATEGORIES)[3]) == pytest.approx(listed[3], abs=2**-20)
         right += 1
     assert right > 300
 
 
-def test_what_is_too_large_or_of_another_format_is_refused(service: Service, asked):
-    path = f"/v1/publications/{asked}/queries"
-    assert refused(service, asked, [{"categories": []}] * 10_001, 413)["type"].endswith("too-large")
+def test_what_is_too_large_or_of_another_format_is_refused(service: Service, answering):
+    path = f"/v1/publications/{answering}/queries"
+    assert refused(service, answering, [{"categories": []}] * 10_001, 413)["type"].endswith("too-large")
     assert service.client().post(path, content=b"[" + b" " * 2**20 + b"]").status_code == 413
     assert service.client().post(path, content=b"x", headers={"Content-Type": "text/plain"}).status_code == 415
 
 
-def test_where_nothing_is_counted_nothing_is_asked_and_a_histogram_predicts_nothing(service: Service, asked):
+def test_where_nothing_is_counted_nothing_is_asked_and_a_histogram_predicts_nothing(service: Service, answering):
     models = service.publish(service.stream(), {"kind": "independent_batches", "batch": 4})
     assert refused(service, models, {"categories": [0]}, 409)["type"].endswith("no-queries")
-    ask(service, asked, {"categories": [0]})
-    answer = service.client().post(f"/v1/publications/{asked}/predict", json={"x": [[1.0]]})
+    ask(service, answering, {"categories": [0]})
+    answer = service.client().post(f"/v1/publications/{answering}/predict", json={"x": [[1.0]]})
     assert (answer.status_code, answer.json()["type"]) == (409, "urn:perennial:problem:no-predictions")
 
 
@@ -215,9 +215,9 @@ def test_a_histogram_is_a_release_like_any_other(service: Service):
     counted(service, publication, 100)
     path = f"/v1/publications/{publication}"
     ask(service, publication, {"categories": [2]})
-    found = service.client().get(f"{path}/releases/latest", headers={"Accept": "application/vnd.safetensors"})
-    assert found.headers["ETag"] == '"1.safetensors.1"'
-    weights = load(found.content)["weights"]
+    release = service.client().get(f"{path}/releases/latest", headers={"Accept": "application/vnd.safetensors"})
+    assert release.headers["ETag"] == '"1.safetensors.1"'
+    weights = load(release.content)["weights"]
     assert weights.shape == (1, CATEGORIES)
     assert weights[0, 2] > 0.5
     with service.client().stream("GET", f"{path}/events") as events:
@@ -254,8 +254,8 @@ def test_without_its_segments_nothing_is_compared_and_the_answer_says_why(servic
 def test_a_plan_warns_where_there_will_be_too_few_records_and_refuses_nothing(service: Service):
     stream = categorical(service, epsilon=1)
     mechanism = {"kind": "linear_queries", "first": 50, "accuracy": 0.1}
-    asked = {"stream": stream, "mechanism": mechanism, "privacy": {"epsilon": 1}}
-    plan = ok(service.client().post("/v1/plan", json=asked))
+    body = {"stream": stream, "mechanism": mechanism, "privacy": {"epsilon": 1}}
+    plan = ok(service.client().post("/v1/plan", json=body))
     assert plan["records_needed"][0]["records"] > 10**5
     assert "more records" in plan["warning"]
-    ok(service.client().post("/v1/publications", json=asked | {"name": unique("publication")}), 201)
+    ok(service.client().post("/v1/publications", json=body | {"name": unique("publication")}), 201)

@@ -85,9 +85,9 @@ def test_it_is_timed_under_its_route(service: Service, url, ready):
         return metrics.API.get_sample_value("perennial_http_request_duration_seconds_count", labels) or 0
 
     for of, route in (("1", "{version}"), ("latest", "latest")):
-        asked, before = [], count(route)
-        from_memory(ready, lambda of=of, asked=asked: asked.append(of) or service.client().get(f"{url}/{of}"))
-        assert count(route) == before + len(asked)
+        versions, before = [], count(route)
+        from_memory(ready, lambda of=of, versions=versions: versions.append(of) or service.client().get(f"{url}/{of}"))
+        assert count(route) == before + len(versions)
 
 
 def test_a_key_of_another_stream_or_scope_gets_nothing_from_memory(service: Service, url, ready):

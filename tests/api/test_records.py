@@ -97,8 +97,8 @@ def test_numbers_in_unusual_but_valid_notation_are_taken(service: Service):
 )
 def test_every_task_has_its_own_columns(service: Service, task, good, bad):
     features = {} if task["kind"] == "categorical" else {"features": 2}
-    asked = {"name": unique("stream"), "task": task, "budget": {"epsilon": 1, "delta": 0}} | features
-    stream = ok(service.client().post("/v1/streams", json=asked), 201)["name"]
+    body = {"name": unique("stream"), "task": task, "budget": {"epsilon": 1, "delta": 0}} | features
+    stream = ok(service.client().post("/v1/streams", json=body), 201)["name"]
     url = f"/v1/streams/{stream}/records"
     ok(service.client().post(url, json=good), 202)
     refused(service.client().post(url, json=bad), 422, "invalid-records")
@@ -194,11 +194,11 @@ def test_erased_records_stay_numbered_and_must_exist(service: Service):
     assert numbered(service, stream) == 2
     assert ok(service.client().delete(f"{url}?start=0&end=1"), 202) == {"start": 0, "end": 1}
 
-    def told() -> dict:
+    def ledger_entry() -> dict:
         return ok(service.client().get(f"/v1/streams/{stream}"))["erased"]
 
-    wait_until(lambda: told()["waiting"] == 0)
-    assert told() == {"records": 1, "waiting": 0, "ranges": [{"start": 0, "end": 1}]}
+    wait_until(lambda: ledger_entry()["waiting"] == 0)
+    assert ledger_entry() == {"records": 1, "waiting": 0, "ranges": [{"start": 0, "end": 1}]}
     for query in ("start=0&end=3", "start=1&end=1", "start=-1&end=1", "start=0"):
         refused(service.client().delete(f"{url}?{query}"), 422, "invalid-request")
 
@@ -208,19 +208,19 @@ def test_what_no_publication_can_want_again_is_dropped_and_told(service: Service
     stream = service.stream(retention="needed")
     name = service.publish(stream, {"kind": "independent_batches", "batch": 2})
 
-    def kept() -> dict:
+    def stored_range() -> dict:
         return ok(service.client().get(f"/v1/streams/{stream}"))["kept"]
 
-    assert kept() == {"start": 0, "needed": [{"publication": name, "start": 0}]}
+    assert stored_range() == {"start": 0, "needed": [{"publication": name, "start": 0}]}
     for _ in range(2):
         service.post(stream, [[1, 0]] * 3, [0, 1, 0])
     service.reaches(name, time=6)
-    wait_until(lambda: kept() == {"start": 6, "needed": [{"publication": name, "start": 6}]})
-    asked = publication(stream, {"kind": "independent_batches", "batch": 2}, start=5)
-    answer = refused(service.client().post("/v1/publications", json=asked), 422, "invalid-request")
+    wait_until(lambda: stored_range() == {"start": 6, "needed": [{"publication": name, "start": 6}]})
+    body = publication(stream, {"kind": "independent_batches", "batch": 2}, start=5)
+    answer = refused(service.client().post("/v1/publications", json=body), 422, "invalid-request")
     assert answer["errors"] == [{"field": "start", "reason": "must be at least 6"}]
     later = service.publish(stream, {"kind": "independent_batches", "batch": 4}, start=6)
     service.post(stream, [[1, 0]] * 3, [0, 1, 0])
     service.reaches(name, time=8)
-    assert {each["publication"]: each["start"] for each in kept()["needed"]} == {name: 8, later: 6}
-    assert kept()["start"] == 6, "the other one still wants it"
+    assert {each["publication"]: each["start"] for each in stored_range()["needed"]} == {name: 8, later: 6}
+    assert stored_range()["start"] == 6, "the other one still wants it"

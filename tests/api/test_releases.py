@@ -182,8 +182,8 @@ def test_the_weights_are_a_safetensors_file_with_all_else_in_its_metadata(servic
         weights, metadata = file.get_tensor("weights"), file.metadata()
     assert weights.dtype == np.float64
     assert weights.tolist() == release["parameters"]["values"]
-    told = {name: value if name in TEXTS else json.loads(value) for name, value in metadata.items()}
-    assert told == {name: value for name, value in release.items() if name != "parameters"}
+    content = {name: value if name in TEXTS else json.loads(value) for name, value in metadata.items()}
+    assert content == {name: value for name, value in release.items() if name != "parameters"}
 
 
 def test_each_format_has_its_own_tag_and_the_same_bytes_from_every_server(service: Service, name):

@@ -1,4 +1,4 @@
-"""What many ask at the same time is asked of the database once, but never before somebody who gets the answer asks."""
+"""The database answers many equal requests at once, but never before the last of them asks."""
 
 import asyncio
 import contextlib

@@ -54,7 +54,7 @@ def test_a_session_may_look_and_do_nothing_else_whatever_its_key_may(service: Se
 
 
 def test_it_may_label_where_its_key_says_so_and_from_our_pages_alone(service: Service, visitor):
-    """Who is given a record sees it, and nobody else is given it meanwhile: that is more than looking."""
+    """A person who gets a record sees it, and nobody else gets it meanwhile: that is more than looking."""
     stream = unlabelled(service)
     publication = publish(service, stream)
     post(service, stream, np.ones((4, 2)))
@@ -67,8 +67,8 @@ def test_it_may_label_where_its_key_says_so_and_from_our_pages_alone(service: Se
     sign_in(visitor, service.key("read", "label"))
     refused(visitor.get(f"{path}/label-requests"), 403, "forbidden")
     refused(visitor.post(f"{path}/labels", json=label), 401, "unauthenticated")
-    asked = ok(visitor.get(f"{path}/label-requests", headers=PAGE | {"Prefer": "wait=60"}))
-    ok(visitor.post(f"{path}/labels", json=label | {"record": asked["record"]}, headers=PAGE))
+    body = ok(visitor.get(f"{path}/label-requests", headers=PAGE | {"Prefer": "wait=60"}))
+    ok(visitor.post(f"{path}/labels", json=label | {"record": body["record"]}, headers=PAGE))
     assert ok(visitor.get(path, headers=PAGE))["labels"]["answered"] == 1
     records = {"x": [[0, 1]]}
     refused(visitor.post(f"/v1/streams/{stream}/records", json=records, headers=PAGE), 403, "forbidden")
@@ -81,9 +81,9 @@ def test_what_is_more_than_looking_needs_a_page_of_ours(service: Service, visito
         refused(visitor.request(method, path), 401, "unauthenticated")
     refused(visitor.post("/v1/plan", json={}, headers=PAGE), 422, "invalid-request")
     preflight = {"Origin": "http://127.0.0.1:3000", "Access-Control-Request-Headers": PAGE_HEADER}
-    asked = visitor.options("/v1/session", headers=preflight | {"Access-Control-Request-Method": "DELETE"})
-    refused(asked, 405, "method-not-allowed")
-    assert not [name for name in asked.headers if name.startswith("access-control-")]
+    body = visitor.options("/v1/session", headers=preflight | {"Access-Control-Request-Method": "DELETE"})
+    refused(body, 405, "method-not-allowed")
+    assert not [name for name in body.headers if name.startswith("access-control-")]
 
 
 def test_it_sees_the_streams_of_its_key_alone(service: Service, visitor):
@@ -153,12 +153,12 @@ def test_its_secret_stands_for_its_key_until_its_time_is_over(servers, tmp_path)
 
 def test_of_one_key_there_are_only_so_many(service: Service, monkeypatch, visitor):
     monkeypatch.setattr(sessions, "MOST", 2)
-    key, kept = service.key("read"), []
+    key, secrets_given = service.key("read"), []
     for _ in range(3):
         sign_in(visitor, key)
-        kept.append(visitor.cookies[SESSION_COOKIE])
+        secrets_given.append(visitor.cookies[SESSION_COOKIE])
     answers = []
-    for secret in kept:
+    for secret in secrets_given:
         visitor.cookies.set(SESSION_COOKIE, secret)
         answers.append(visitor.get("/v1/session").status_code)
     assert answers == [401, 200, 200]

@@ -17,8 +17,8 @@ def test_it_is_released_at_each_time_and_answers_from_the_latest(service: Servic
     stream = categorical(service, delta=delta)
     privacy = {"epsilon": 100, "delta": delta}
     mechanism = {"kind": "scheduled_black_box", "first": 100, "accuracy": 0.5}
-    asked = {"name": unique("publication"), "stream": stream, "mechanism": mechanism, "learner": SMALL}
-    made = ok(service.client().post("/v1/publications", json=asked | {"privacy": privacy}), 201)
+    body = {"name": unique("publication"), "stream": stream, "mechanism": mechanism, "learner": SMALL}
+    made = ok(service.client().post("/v1/publications", json=body | {"privacy": privacy}), 201)
     assert made["plan"]["model"] | {"candidates": 495, "size": 4} == made["plan"]["model"]
     name = made["name"]
     assert service.client().post(f"/v1/publications/{name}/queries", json={"categories": [0]}).status_code == 409
@@ -47,14 +47,14 @@ def test_it_is_released_at_each_time_and_answers_from_the_latest(service: Servic
 
 def test_it_is_refused_on_a_stream_of_features(service: Service):
     stream = service.stream(features=2)
-    asked = {"stream": stream, "mechanism": {"kind": "independent_batches", "batch": 10}, "learner": SMALL}
-    refused = service.client().post("/v1/plan", json=asked | {"privacy": {"epsilon": 1}})
+    body = {"stream": stream, "mechanism": {"kind": "independent_batches", "batch": 10}, "learner": SMALL}
+    refused = service.client().post("/v1/plan", json=body | {"privacy": {"epsilon": 1}})
     assert refused.status_code == 422
     assert "categorical stream" in refused.text
 
 
 @pytest.mark.parametrize(
-    ("asked", "classes"),
+    ("query_json", "classes"),
     [
         ({"categories": [2]}, ("points", "intervals", "all")),
         ({"categories": []}, ("points", "intervals", "all")),
@@ -66,9 +66,9 @@ def test_it_is_refused_on_a_stream_of_features(service: Service):
         ({"weights": [1, 0, 0, 1]}, ("all",)),
     ],
 )
-def test_of_which_class_a_query_is(asked, classes):
-    if "weights" in asked:
-        query = LinearQuery.weighing(np.array(asked["weights"], dtype=np.float64))
+def test_of_which_class_a_query_is(query_json, classes):
+    if "weights" in query_json:
+        query = LinearQuery.weighing(np.array(query_json["weights"], dtype=np.float64))
     else:
-        query = LinearQuery.holding(np.array(asked["categories"], dtype=np.int64))
+        query = LinearQuery.holding(np.array(query_json["categories"], dtype=np.int64))
     assert tuple(each for each in ("points", "intervals", "all") if query.within(each)) == classes

@@ -1,4 +1,4 @@
-"""What lists and metrics tell of many streams: each one's own, with no more queries than for a few."""
+"""Lists and metrics of many streams show each one's own numbers, with no more queries than for a few."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,9 +41,9 @@ def service(world: World) -> Iterator[Service]:
 
 @pytest.fixture
 def database(world: World) -> Iterator[Database]:
-    found = Database(str(world.settings.database_url))
-    yield found
-    found.close()
+    opened = Database(str(world.settings.database_url))
+    yield opened
+    opened.close()
 
 
 def make(service: Service, database: Database, number: int) -> dict[str, Any]:
@@ -58,9 +58,9 @@ def make(service: Service, database: Database, number: int) -> dict[str, Any]:
         learner = {"kind": "noisy_gradient_descent"}
         expiring = [service.publish(name, EXPIRING, delta=1e-6, learner=learner)]
     with database.transaction() as connection:
-        found = streams.find(connection, name)
-        assert found is not None
-        _fill(connection, found.id, number)
+        row = streams.find(connection, name)
+        assert row is not None
+        _fill(connection, row.id, number)
     needed = [*expiring, *reversed(running)] if retention == "needed" else []
     return {
         "name": name,
@@ -108,7 +108,7 @@ def _fill(connection: Connection, stream: int, number: int) -> None:
     numbering.drop_dead_letter(connection, stream, "0-1")
 
 
-def told(info: dict[str, Any]) -> dict[str, Any]:
+def summary_of(info: dict[str, Any]) -> dict[str, Any]:
     """Return those figures of a listed stream that `make` can state beforehand."""
     alike = ("name", "records", "publications", "erased", "dead_letters", "reserved", "spent")
     return {name: info[name] for name in alike} | {
@@ -122,7 +122,7 @@ def told(info: dict[str, Any]) -> dict[str, Any]:
 def test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics(service: Service, database: Database):
     expected = [make(service, database, number) for number in range(5)]
     listed = ok(service.client().get("/v1/streams?limit=1000"))["items"]
-    assert [told(each) for each in reversed(listed)] == expected
+    assert [summary_of(each) for each in reversed(listed)] == expected
     samples = look(service.url, ADMIN_KEY)
     for each in listed:
         assert ok(service.client().get(f"/v1/streams/{each['name']}")) == each
@@ -145,19 +145,19 @@ def test_of_many_ranges_and_resumptions_the_last_are_told(service: Service, data
 
 @contextmanager
 def statements(database: Database) -> Iterator[list[str]]:
-    found: list[str] = []
+    executed: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        found.append(statement)
+        executed.append(statement)
 
     event.listen(database.engine, "before_cursor_execute", note)
-    yield found
+    yield executed
     event.remove(database.engine, "before_cursor_execute", note)
 
 
 def list_all(connection: Connection) -> None:
-    found = streams.page(connection, limit=1000, before=None, only=None)
-    assert len(summaries.summaries(connection, found, declassified=declassified)) == len(found)
+    page = streams.page(connection, limit=1000, before=None, only=None)
+    assert len(summaries.summaries(connection, page, declassified=declassified)) == len(page)
 
 
 def look_at_all(connection: Connection) -> None:
@@ -166,14 +166,14 @@ def look_at_all(connection: Connection) -> None:
 
 @pytest.mark.parametrize("ask", [list_all, look_at_all])
 def test_more_streams_take_no_more_queries(service: Service, database: Database, ask: Callable[[Connection], None]):
-    asked = []
+    body = []
     for so_far, streams_wanted in ((0, 2), (2, 8)):
         for number in range(so_far, streams_wanted):
             make(service, database, number % 5)
-        with statements(database) as found, database.transaction() as connection:
+        with statements(database) as executed, database.transaction() as connection:
             ask(connection)
-        asked.append(found)
-    assert asked[0] == asked[1] != []
+        body.append(executed)
+    assert body[0] == body[1] != []
 
 
 def test_of_a_publication_that_has_ended_metrics_tell_only_whether_it_halted(service: Service, database: Database):

@@ -24,7 +24,7 @@ def parameters(service: Service, name: str, version: int) -> list:
     return ok(service.client().get(f"/v1/publications/{name}/releases/{version}"))["parameters"]["values"]
 
 
-def asked(stream: str, source: str, **more: object) -> dict:
+def configuration(stream: str, source: str, **more: object) -> dict:
     origin = {"publication": source, "version": 2}
     return publication(stream, BATCHES, epsilon=1, learner=LEARNER | {"origin": origin} | more)
 
@@ -36,7 +36,7 @@ def ledger(service: Service, stream: str) -> dict:
 def test_it_begins_at_the_weights_of_the_release_and_costs_neither_stream_anything(service: Service, source):
     theirs = ok(service.client().get(f"/v1/publications/{source}"))["stream"]
     before, stream = ledger(service, theirs), service.stream()
-    made = ok(service.client().post("/v1/publications", json=asked(stream, source)), 201)
+    made = ok(service.client().post("/v1/publications", json=configuration(stream, source)), 201)
     assert made["learner"]["origin"] == parameters(service, source, 2)
     assert made["learner"]["intercept_scale"] == 0.3
     assert ledger(service, stream)["reserved"]["epsilon"] == 1
@@ -47,7 +47,7 @@ def test_it_begins_at_the_weights_of_the_release_and_costs_neither_stream_anythi
 
 
 def test_another_release_of_the_source_changes_nothing(service: Service, source):
-    made = ok(service.client().post("/v1/publications", json=asked(service.stream(), source)), 201)
+    made = ok(service.client().post("/v1/publications", json=configuration(service.stream(), source)), 201)
     stream = ok(service.client().get(f"/v1/publications/{source}"))["stream"]
     service.post(stream, X[:20], Y[:20])
     service.reaches(source, time=60)
@@ -55,7 +55,7 @@ def test_another_release_of_the_source_changes_nothing(service: Service, source)
 
 
 @pytest.mark.parametrize(
-    ("stream", "learner", "said"),
+    ("stream", "learner", "message"),
     [
         ({"classes": 3}, {}, "classes"),
         ({"features": 3}, {}, "features"),
@@ -65,19 +65,21 @@ def test_another_release_of_the_source_changes_nothing(service: Service, source)
         ({}, {"intercept_scale": 0.5}, "has 0.3"),
     ],
 )
-def test_a_release_whose_weights_would_mean_something_else_is_refused(service: Service, source, stream, learner, said):
+def test_a_release_whose_weights_would_mean_something_else_is_refused(
+    service: Service, source, stream, learner, message
+):
     here = service.stream(**stream)
     problem = refused(
-        service.client().post("/v1/publications", json=asked(here, source, **learner)), 422, "invalid-request"
+        service.client().post("/v1/publications", json=configuration(here, source, **learner)), 422, "invalid-request"
     )
-    assert said in problem["detail"]
+    assert message in problem["detail"]
 
 
 def test_a_release_that_is_not_there_or_may_not_be_seen_is_refused(service: Service, source):
     here = service.stream()
     for request in (
-        asked(here, "nobody"),
-        asked(here, source) | {"learner": LEARNER | {"origin": {"publication": source, "version": 3}}},
+        configuration(here, "nobody"),
+        configuration(here, source) | {"learner": LEARNER | {"origin": {"publication": source, "version": 3}}},
     ):
         problem = refused(service.client().post("/v1/plan", json=request), 422, "invalid-request")
         assert "no such release" in problem["detail"]

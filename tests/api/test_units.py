@@ -28,14 +28,14 @@ def done(answer: httpx.Response) -> Any:
 def people(service: Service) -> str:
     """A stream with units, of which some have more records than count."""
     name = unique("people")
-    asked = {
+    body = {
         "name": name,
         "features": 1,
         "task": {"kind": "classification", "classes": 2},
         "budget": {"epsilon": 1, "delta": 1e-6},
         "unit": UNIT,
     }
-    made = done(service.client().post("/v1/streams", json=asked))
+    made = done(service.client().post("/v1/streams", json=body))
     assert made["unit"] == UNIT
     ids = [IDS[0], IDS[1], IDS[0], 7, IDS[0], IDS[0], "7", IDS[1]]
     done(post(service, name, ids))
@@ -70,32 +70,32 @@ def test_a_record_without_a_unit_is_refused(service: Service, people: str):
 
 def test_a_request_that_is_repeated_is_one_request(service: Service, people: str):
     stream = unique("people")
-    asked = {"name": stream, "features": 1, "task": {"kind": "classification", "classes": 2}, "unit": UNIT}
-    done(service.client().post("/v1/streams", json=asked | {"budget": {"epsilon": 1, "delta": 0}}))
+    body = {"name": stream, "features": 1, "task": {"kind": "classification", "classes": 2}, "unit": UNIT}
+    done(service.client().post("/v1/streams", json=body | {"budget": {"epsilon": 1, "delta": 0}}))
     first, second = (done(post(service, stream, ["a", "b"], **{"Idempotency-Key": "k"})) for _ in range(2))
     assert first == second
     assert post(service, stream, ["a", "c"], **{"Idempotency-Key": "k"}).status_code == 422
 
 
 def test_a_publication_tells_what_a_unit_pays(service: Service, people: str):
-    asked = publication(people, LEADER, epsilon=1, learner=LEARNER)
-    asked["privacy"] = {"epsilon": 1, "delta": 1e-6}
-    asked["start"] = 0
+    body = publication(people, LEADER, epsilon=1, learner=LEARNER)
+    body["privacy"] = {"epsilon": 1, "delta": 1e-6}
+    body["start"] = 0
     plan = done(
-        service.client().post("/v1/plan", json={name: asked[name] for name in asked if name not in ("name", "start")})
+        service.client().post("/v1/plan", json={name: body[name] for name in body if name not in ("name", "start")})
     )
     assert plan["guarantee"]["unit"]["max_records"] == 2
-    made = done(service.client().post("/v1/publications", json=asked))
+    made = done(service.client().post("/v1/publications", json=body))
     service.reaches(made["name"], time=8)
     newest = done(service.client().get(f"/v1/publications/{made['name']}/releases/latest"))
     assert newest["model"]["units"] == 2
     spent = held(service, people, IDS[0])["spent"]
     assert 0 < spent["epsilon"] <= 1
     assert spent["delta"] == 1e-6
-    told = done(service.client().get(f"/v1/streams/{people}/ledger"))
-    assert told["spent"]["epsilon"] >= spent["epsilon"]
+    page = done(service.client().get(f"/v1/streams/{people}/ledger"))
+    assert page["spent"]["epsilon"] >= spent["epsilon"]
     done(service.client().delete(f"/v1/publications/{made['name']}"))
-    again = service.client().post("/v1/publications", json=asked | {"name": unique("p"), "start": 100})
+    again = service.client().post("/v1/publications", json=body | {"name": unique("p"), "start": 100})
     assert again.status_code == 409, "a stopped publication that has charged gives nothing back"
 
 
@@ -107,20 +107,20 @@ def test_a_publication_tells_what_a_unit_pays(service: Service, people: str):
     ],
 )
 def test_a_mechanism_that_nobody_has_shown_is_refused(service: Service, people: str, mechanism):
-    asked = publication(people, mechanism, epsilon=1)
-    answer = service.client().post("/v1/publications", json=asked)
+    body = publication(people, mechanism, epsilon=1)
+    answer = service.client().post("/v1/publications", json=body)
     assert answer.status_code == 422, answer.text
 
 
 def test_scales_are_learnt_of_units_and_models_are_counted_on_them(service: Service):
     stream = unique("people")
-    asked = {
+    body = {
         "name": stream,
         "features": 1,
         "task": {"kind": "classification", "classes": 2},
         "unit": {"max_records": 4},
     }
-    done(service.client().post("/v1/streams", json=asked | {"budget": {"epsilon": 10, "delta": 1e-5}}))
+    done(service.client().post("/v1/streams", json=body | {"budget": {"epsilon": 10, "delta": 1e-5}}))
     common = {"stream": stream, "privacy": {"epsilon": 1, "delta": 1e-6}, "start": 0, "publish_delay": 0}
     scales, leader, counted = (unique(kind) for kind in ("scales", "leader", "counted"))
     for name, more in {
@@ -140,13 +140,13 @@ def test_scales_are_learnt_of_units_and_models_are_counted_on_them(service: Serv
 
 def test_an_erased_unit_leaves_nothing_and_comes_back_as_nothing(service: Service, caplog):
     stream = unique("people")
-    asked = {
+    body = {
         "name": stream,
         "features": 1,
         "task": {"kind": "classification", "classes": 2},
         "unit": {"max_records": 9},
     }
-    done(service.client().post("/v1/streams", json=asked | {"budget": {"epsilon": 1, "delta": 0}}))
+    done(service.client().post("/v1/streams", json=body | {"budget": {"epsilon": 1, "delta": 0}}))
     done(post(service, stream, [IDS[1], "b", IDS[1]]))
     wait_until(lambda: done(service.client().get(f"/v1/streams/{stream}"))["records"] == 3)
     path = f"/v1/streams/{stream}/units/{quote(IDS[1], safe='')}"
@@ -179,8 +179,8 @@ def test_an_address_that_names_no_unit_is_refused(service: Service, people: str,
 
 def test_a_stream_whose_secret_is_lost_takes_nothing_more_and_halts(service: Service):
     stream = unique("people")
-    asked = {"name": stream, "features": 1, "task": {"kind": "classification", "classes": 2}, "unit": UNIT}
-    done(service.client().post("/v1/streams", json=asked | {"budget": {"epsilon": 1, "delta": 0}}))
+    body = {"name": stream, "features": 1, "task": {"kind": "classification", "classes": 2}, "unit": UNIT}
+    done(service.client().post("/v1/streams", json=body | {"budget": {"epsilon": 1, "delta": 0}}))
     database = Database(service.settings.database_url)
     with database.transaction() as connection:
         identity = streams.find(connection, stream).id
@@ -202,8 +202,8 @@ def test_a_stream_whose_secret_is_lost_takes_nothing_more_and_halts(service: Ser
     ],
 )
 def test_bounds_that_are_none_are_refused(service: Service, unit):
-    asked = {"name": unique("s"), "features": 1, "task": {"kind": "unlabelled"}, "unit": unit}
-    answer = service.client().post("/v1/streams", json=asked | {"budget": {"epsilon": 1, "delta": 0}})
+    body = {"name": unique("s"), "features": 1, "task": {"kind": "unlabelled"}, "unit": unit}
+    answer = service.client().post("/v1/streams", json=body | {"budget": {"epsilon": 1, "delta": 0}})
     assert answer.status_code == 422
 
 
@@ -212,13 +212,13 @@ def test_the_contents_of_records_over_the_bound_change_nothing_byte_for_byte(ser
     files = []
     for other in (0.25, -0.75):
         stream = unique("people")
-        asked = {
+        settings = {
             "name": stream,
             "features": 1,
             "task": {"kind": "classification", "classes": 2},
             "unit": {"max_records": 16},
         }
-        done(service.client().post("/v1/streams", json=asked | {"budget": {"epsilon": 1, "delta": 0}}))
+        done(service.client().post("/v1/streams", json=settings | {"budget": {"epsilon": 1, "delta": 0}}))
         body = {"x": [[0.5]] * 16 + [[other]] * 184, "y": [1] * 16 + [int(other > 0)] * 184, "unit": ["a"] * 200}
         done(service.client().post(f"/v1/streams/{stream}/records", json=body))
         wait_until(lambda name=stream: done(service.client().get(f"/v1/streams/{name}"))["records"] == 200)

@@ -99,12 +99,6 @@ def _times(node: ast.AST) -> Iterator[tuple[int, str]]:
             yield time.lineno, name
 
 
-def room(path: str) -> str:
-    """Return the room of a file: its folder, as far as two levels deep."""
-    parts = path.split("/")
-    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
-
-
 def files() -> list[Path]:
     """Return every file of Python and Markdown of the project."""
     inside = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".md"}]

@@ -1,4 +1,4 @@
-"""What tests of all mechanisms need to know of each: a family's folder of tests may say it, in `cases.py`."""
+"""Cases of each mechanism for the tests of all: a family's folder of tests may state them, in `cases.py`."""
 
 from importlib import import_module
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every mechanism owes, whatever it learns: the contract that a family's examples are held to."""
+"""The contract of every mechanism, whatever it learns, to which a family's examples are held."""
 
 import json
 from collections import Counter

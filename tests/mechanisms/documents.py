@@ -1,4 +1,4 @@
-"""What publications say of themselves, as JSON: plans, descriptions of models, and what a release says of its noise.
+"""Texts of publications, as JSON: plans, descriptions of models, and a release's description of its noise.
 
 `python -m tests.mechanisms.documents` writes documents.jsonl anew, for whoever changes what is said knowingly.
 """
@@ -169,8 +169,8 @@ def document(name):
     )
 
 
-def _configuration(asked):
-    _, learner, mechanism, privacy = asked
+def _configuration(case):
+    _, learner, mechanism, privacy = case
     return PublicationConfiguration.model_validate({"mechanism": mechanism, "learner": learner, "privacy": privacy})
 
 

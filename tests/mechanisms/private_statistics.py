@@ -1,4 +1,4 @@
-"""What holds of every mechanism that counts each record once, in private statistics, checked from outside."""
+"""Checks from outside for every mechanism that counts each record once, in private statistics."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ NOT_THE_LEARNERS = [
     ("learner.regularization", {"regularization": 0.5}, {}),
     ("learner.loss", {"loss": "huber_hinge"}, {}),
 ]
-"""What a learner is told that the mechanism says itself: the field that is refused, the learner, the mechanism."""
+"""Settings of a learner that the mechanism decides itself: the field that is refused, the learner, the mechanism."""
 
 
 def publish(mechanism, privacy, classes, learner, columns=FEATURES, feature_map=None):
@@ -67,7 +67,7 @@ def paid_for(mechanism, release, records):
 
 
 def never_made_up(mechanism, times, *wrongs):
-    """Of five steps something is missing, or more is there: nothing goes on; times: of the first two and the sixth."""
+    """Assert that nothing goes on where the memory lacks or exceeds five steps; times: the first two and the sixth."""
     first, second, sixth = times
     _, chain = run(mechanism, 5, reader())
     for wrong in ((), chain[:-1], *(make(chain) for make in wrongs)):
@@ -79,23 +79,23 @@ def never_made_up(mechanism, times, *wrongs):
     assert mechanism.terms(second)["weights"] == mechanism.learner.weights.to_json()
 
 
-def tells_its_noise(mechanism, told):
+def tells_its_noise(mechanism, fit):
     """A plan tells the noise of the first fit, as its release does."""
     described = run(mechanism, 1, reader())[0][0].perturbation.to_json()
     names = ("scale", "factor", "largest", "weights")
-    assert {name: told["noise"][name] for name in names} == {name: described[name] for name in names}
-    assert told["noise"]["dimension"] == ENTRIES
+    assert {name: fit["noise"][name] for name in names} == {name: described[name] for name in names}
+    assert fit["noise"]["dimension"] == ENTRIES
 
 
 def running_sums_column(decay):
-    """Of the buffered Toeplitz factor that paper-audit.md 8.1 gives for 1,024 steps, times decay^i."""
+    """Return the column of paper-audit.md 8.1's buffered Toeplitz factor for 1,024 steps, times decay^i."""
     decays = np.array([0.99897285, 0.97855964, 0.74328276]) * decay
     scales = np.array([0.04444111, 0.12054534, 0.31138952]) * decay
     return np.array([1.0, *(decays ** np.arange(3000)[:, None] @ scales)])
 
 
 def sums_with_labels(mechanism, steps, slots):
-    """Of 8 runs on erased records, shape (8, steps, FEATURES + 1): weighted as they are when noise is added to them.
+    """Return the sums of 8 runs on erased records, (8, steps, FEATURES + 1), weighted as when noise is added to them.
 
     Two classes and a ridge of 1e6, so strong that models are the sums with labels: (g/λ)·Σ v⊗φ; slots: of each model.
     """
@@ -120,11 +120,11 @@ def assert_white_and_of_the_right_size(mechanism, column, increments):
     chance.assert_gaussian(white.reshape(-1, white.shape[-1]), scale=scale)
 
 
-def assert_spherical_laplace_each(mechanism, kept):
+def assert_spherical_laplace_each(mechanism, memory_of):
     """Assert that what is kept of two empty batches is noise of the right size, for all statistics together."""
     w = mechanism.learner.weights
     s, f = w.second**2, w.first**2
     apart = np.sqrt(2 * s + 2 * (f + 1) + (f + 1) ** 2 / (2 * s))  # two of the same class; its count is free
-    noise = [part.values[:ENTRIES] for _ in range(10) for part in kept(run(mechanism, 2, nothing)[1])]
+    noise = [part.values[:ENTRIES] for _ in range(10) for part in memory_of(run(mechanism, 2, nothing)[1])]
     assert len(noise) == 20
     chance.assert_spherical_laplace(noise, scale=apart)

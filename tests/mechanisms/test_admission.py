@@ -42,7 +42,7 @@ DRAWS = {  # name: (learner, draws that one record can move)
 STEP = Decimal("1e-6")
 
 
-def asked(name, learner, epsilon, delta=0):
+def configuration(name, learner, epsilon, delta=0):
     """A publication with that mechanism; learner: its kind, or all of it, or none."""
     return PublicationConfiguration.model_validate(
         {
@@ -56,9 +56,9 @@ def asked(name, learner, epsilon, delta=0):
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_plan_states_the_draws_that_a_record_can_move_and_the_delta_that_they_add(name):
     learner, draws = DRAWS[name]
-    told = build(STREAM, asked(name, learner, 1)).plan()["guarantee"]["sampling"]
-    assert told["draws"] == draws
-    assert told["delta"] == pytest.approx((1 + 2.718281828459045) * draws * SLACK, rel=1e-12)
+    sampling = build(STREAM, configuration(name, learner, 1)).plan()["guarantee"]["sampling"]
+    assert sampling["draws"] == draws
+    assert sampling["delta"] == pytest.approx((1 + 2.718281828459045) * draws * SLACK, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -66,10 +66,10 @@ def test_just_under_the_cap_is_accepted_and_just_above_is_refused(name):
     learner, draws = DRAWS[name]
     cap = largest_epsilon(draws)
     assert cap > 10, "whoever asks for an ε that protects anything gets it"
-    admit(STREAM, asked(name, learner, 10))
-    assert admit(STREAM, asked(name, learner, cap)).plan()["guarantee"]["sampling"]["delta"] <= 2**-60
+    admit(STREAM, configuration(name, learner, 10))
+    assert admit(STREAM, configuration(name, learner, cap)).plan()["guarantee"]["sampling"]["delta"] <= 2**-60
     with pytest.raises(Refused) as refused:
-        admit(STREAM, asked(name, learner, cap + STEP))
+        admit(STREAM, configuration(name, learner, cap + STEP))
     assert refused.value.path == "privacy.epsilon"
     assert f"at most {cap}" in refused.value.message
     assert "privacy.delta" in refused.value.message
@@ -78,9 +78,9 @@ def test_just_under_the_cap_is_accepted_and_just_above_is_refused(name):
 @pytest.mark.parametrize("delta", [0, 1e-6])
 def test_objective_perturbation_draws_twice_whatever_the_delta(delta):
     cap = largest_epsilon(2)
-    assert admit(STREAM, asked("independent_batches", OBJECTIVE, cap, delta)).draws() == 2
+    assert admit(STREAM, configuration("independent_batches", OBJECTIVE, cap, delta)).draws() == 2
     with pytest.raises(Refused, match=f"at most {cap}"):
-        admit(STREAM, asked("independent_batches", OBJECTIVE, cap + STEP, delta))
+        admit(STREAM, configuration("independent_batches", OBJECTIVE, cap + STEP, delta))
 
 
 @pytest.mark.parametrize(
@@ -98,17 +98,17 @@ def test_objective_perturbation_draws_twice_whatever_the_delta(delta):
     ids=["output", "steps", "sums", "statistics", "selected", "one weight", "queries", "histogram"],
 )
 def test_exact_noise_has_no_cap(stream, name, learner, delta):
-    told = admit(stream, asked(name, learner, 1000, delta)).plan()["guarantee"]
-    assert told["sampling"] == {"draws": 0, "delta": 0}
+    guarantee = admit(stream, configuration(name, learner, 1000, delta)).plan()["guarantee"]
+    assert guarantee["sampling"] == {"draws": 0, "delta": 0}
 
 
 @pytest.mark.skipif(not encoder_pass.available(), reason="needs the extra `deep`")
 def test_an_encoder_is_learnt_with_exact_noise():
-    assert admit(STREAM, asked("lifelong, encoder", OUTPUT, 1, 1e-6)).draws() == 0
+    assert admit(STREAM, configuration("lifelong, encoder", OUTPUT, 1, 1e-6)).draws() == 0
 
 
 def test_what_began_before_there_was_a_cap_is_built_and_states_what_is_true():
     """Workers and readers build what runs with `build`, which knows no cap."""
-    built = build(STREAM, asked("independent_batches", OUTPUT, 100))
+    built = build(STREAM, configuration("independent_batches", OUTPUT, 100))
     assert built.plan()["guarantee"]["sampling"] == {"draws": 1, "delta": 1}
     assert built.capacity == Fraction(100)

@@ -142,12 +142,12 @@ def test_categories_are_for_learners_of_categories_and_only_for_these(mechanism)
     numbers = StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": 3}})
     categories = StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 3}})
     learner = None if mechanism == "linear_queries" else OF_CATEGORIES[0]
-    about = {"mechanism": MECHANISMS[mechanism], "privacy": {"epsilon": 1}}
+    settings = {"mechanism": MECHANISMS[mechanism], "privacy": {"epsilon": 1}}
     with pytest.raises(Refused, match="needs a categorical stream"):
-        build(numbers, PublicationConfiguration.model_validate(about | {"learner": learner}))
+        build(numbers, PublicationConfiguration.model_validate(settings | {"learner": learner}))
     if learner is not None:
         with pytest.raises(Refused, match="small_database is for categories") as refused:
-            build(categories, PublicationConfiguration.model_validate(about | {"learner": LEARNERS[0]}))
+            build(categories, PublicationConfiguration.model_validate(settings | {"learner": LEARNERS[0]}))
         assert refused.value.path == "learner.loss"
 
 
@@ -168,16 +168,16 @@ def test_more_databases_than_can_be_looked_at_are_refused():
 )
 @pytest.mark.parametrize("kind", Currency)
 def test_a_selection_that_claims_what_it_can_not_costs_nothing_that_is_believed(kind, wrong):
-    told = {
+    event = {
         "distribution": "exponential_mechanism",
         "scale": 0.5,
         "sensitivity": 0.1,
         "dimension": 3,
         "added_to": "candidates",
     }
-    assert events.from_json(told).cost(kind, records=10) == pytest.approx(0.4 if kind is Currency.PURE else 0.02)
+    assert events.from_json(event).cost(kind, records=10) == pytest.approx(0.4 if kind is Currency.PURE else 0.02)
     with pytest.raises(ValueError, match=r"moves by 1/n|needs"):
-        events.from_json(told | wrong).cost(kind, records=10)
+        events.from_json(event | wrong).cost(kind, records=10)
 
 
 @pytest.mark.parametrize("learner", ["output_perturbation", "objective_perturbation"])
@@ -206,9 +206,9 @@ def test_gradients_of_more_records_than_doubles_can_add_up_are_refused():
 
 
 def test_noisy_gradient_descent_has_the_settings_that_were_asked_for():
-    asked = {"steps": 5, "step": 0.25, "clip": 0.3, "momentum": 0.5, "regularization": 0.1}
+    settings = {"steps": 5, "step": 0.25, "clip": 0.3, "momentum": 0.5, "regularization": 0.1}
     schema, publication = configured(
-        "independent_batches", {"kind": "noisy_gradient_descent", **asked}, ("logistic", 2), 1e-6
+        "independent_batches", {"kind": "noisy_gradient_descent", **settings}, ("logistic", 2), 1e-6
     )
     learner = build(schema, publication).learner
-    assert {name: getattr(learner, name) for name in asked} == asked
+    assert {name: getattr(learner, name) for name in settings} == settings

@@ -1,6 +1,6 @@
-"""What a publication says of itself is what was written down: its words, names and numbers change knowingly only.
+"""A publication's texts are those that were written down: their words, names and numbers change knowingly only.
 
-Whoever plans, reads or verifies a publication goes by these texts. `documents` writes them anew.
+People who plan, read or verify a publication go by these texts. `documents` writes them anew.
 """
 
 import json

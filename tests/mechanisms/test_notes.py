@@ -17,11 +17,11 @@ def sentences(stream: dict, configuration: PublicationConfiguration) -> list[str
 @pytest.mark.parametrize("name", documents.ASKED)
 def test_every_plan_has_its_notes(name):
     configuration = documents._configuration(documents.ASKED[name])
-    said = sentences(documents.ASKED[name][0], configuration)
+    of_plan = sentences(documents.ASKED[name][0], configuration)
     numbers = configuration.learner is not None and configuration.learner.kind != "small_database"
     delta = "delta" not in configuration.privacy.model_fields_set
-    assert len(said) == numbers + delta
-    assert all(sentence.endswith(".") for sentence in said)
+    assert len(of_plan) == numbers + delta
+    assert all(sentence.endswith(".") for sentence in of_plan)
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_noise_is_compared_with_the_most_that_records_can_do(distribution, dimen
 def test_noise_that_drowns_an_average_class_of_many_is_told():
     """As of 7,000 texts in 20 classes: nothing but the commonest class was learnt at epsilon = 8."""
     hashing = {"kind": "hashing", "features": 4096, "tokens": "words"}
-    asked = {
+    body = {
         "mechanism": {"kind": "continual", "base": 1000, "update_every": 500},
         "learner": {"kind": "output_perturbation"},
         "privacy": {"epsilon": 8, "delta": 0},
     }
-    configuration = PublicationConfiguration.model_validate(asked)
-    for classes, told in ((20, True), (2, False)):
+    configuration = PublicationConfiguration.model_validate(body)
+    for classes, drowned in ((20, True), (2, False)):
         stream = {"features": 1, "task": {"kind": "classification", "classes": classes}, "feature_map": hashing}
-        (said,) = sentences(stream, configuration)
-        assert said.endswith("expect the commonest classes at best.") == told
+        (note,) = sentences(stream, configuration)
+        assert note.endswith("expect the commonest classes at best.") == drowned

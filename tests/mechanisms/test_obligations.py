@@ -1,4 +1,4 @@
-"""What a publication owes is a typed record; a publication from before there were such records owes the same."""
+"""A publication's obligations are a typed record; a publication from before such records has the same."""
 
 import ast
 import importlib.util
@@ -62,8 +62,8 @@ def test_it_owes_what_its_mechanism_charges(name):
 
 @pytest.mark.parametrize("plan", [{}, {"another": 1}, {"fits": 5}, {"arrival": {}}, {"first_instance": {}}, [], None])
 def test_the_migration_passes_over_a_plan_that_was_changed(plan, migration):
-    found = Obligations.from_json(migration.of_plan(plan))
-    assert (found.charging, found.labelling, found.cells) == (WithEachRelease(), None, None)
+    obligations = Obligations.from_json(migration.of_plan(plan))
+    assert (obligations.charging, obligations.labelling, obligations.cells) == (WithEachRelease(), None, None)
 
 
 def test_obligations_of_another_version_are_not_guessed():
@@ -84,25 +84,25 @@ def reads(tree):
     for node in ast.walk(tree):
         match node:
             case ast.Subscript(value=of) | ast.Attribute(value=of, attr="get"):
-                about = [of]
+                compared = [of]
             case ast.Compare(ops=ops, comparators=comparators):
-                about = [of for op, of in zip(ops, comparators, strict=True) if isinstance(op, ast.In | ast.NotIn)]
+                compared = [of for op, of in zip(ops, comparators, strict=True) if isinstance(op, ast.In | ast.NotIn)]
             case _:
-                about = []
-        for of in about:
+                compared = []
+        for of in compared:
             if (of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", None)) in PLANS:
                 yield node.lineno
 
 
 def test_nothing_but_its_mechanism_reads_a_plan():
     """Reads of a plan would decide by a text for people: obligations say what a publication owes."""
-    found = {
+    readers = {
         f"{path.relative_to(ROOT)}:{line}"
         for path in ROOT.glob("service/**/*.py")
         if "mechanisms" not in path.parts and str(path.relative_to(ROOT)) not in READERS
         for line in reads(ast.parse(path.read_text()))
     }
-    assert found == set()
+    assert readers == set()
 
 
 @pytest.mark.parametrize(

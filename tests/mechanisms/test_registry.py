@@ -34,7 +34,7 @@ def known_by_two_lines(family):
     return room(family)[0].endswith(family.kind) and sum(family.kind in line for line in lines) == 2
 
 
-def said(tree):
+def texts(tree):
     """Yield the texts and names that decide something: no docstrings, no descriptions for people."""
     prose = set()
     for node in ast.walk(tree):
@@ -61,7 +61,7 @@ COMMON = {"evaluation"}
 def test_no_source_names_the_kind_or_the_settings_of_a_family_of_another_room(path):
     if path in ("mechanisms/registry.py", "learners/registry.py", "explorer/advice.py"):
         return
-    words = {word for text in said(ast.parse(SOURCES[path])) for word in re.findall(r"\w+", text)}
+    words = {word for text in texts(ast.parse(SOURCES[path])) for word in re.findall(r"\w+", text)}
     for family in FAMILIES:
         if not path.startswith(room(family)):
             assert not ({family.kind, family.settings.__name__} - COMMON) & words
@@ -104,15 +104,15 @@ def test_a_family_is_taken_out_with_its_folder_and_its_lines_of_the_registry(fam
     shutil.rmtree(tmp_path / "service" / "mechanisms" / family)
     registry = tmp_path / "service" / "mechanisms" / "registry.py"
     lines = registry.read_text().splitlines(keepends=True)
-    kept = [line for line in lines if family not in line]
-    assert len(lines) - len(kept) == 2
-    registry.write_text("".join(kept))
+    others = [line for line in lines if family not in line]
+    assert len(lines) - len(others) == 2
+    registry.write_text("".join(others))
     code = "import json, sys; from service.api.app import create_app; from service.settings import Settings; "
     code += "json.dump(create_app(Settings(_env_file=None)).openapi()['components']['schemas'], sys.stdout)"
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={}, capture_output=True, text=True, check=True
     )
-    without, whole = json.loads(told.stdout), document()["components"]["schemas"]
+    without, whole = json.loads(ended.stdout), document()["components"]["schemas"]
     names = {each.settings.__name__ for each in MECHANISMS}
     assert names - set(without) == {MECHANISMS[family].settings.__name__}
     assert family not in json.dumps(without["PlanRequest"]["properties"]["mechanism"])

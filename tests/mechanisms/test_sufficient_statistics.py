@@ -82,7 +82,7 @@ def test_some_neighbours_come_close(case, intercept, n):
 def test_the_sensitivity_holds_for_any_weights_and_is_attained(scaled, codes):
     """Against a search over lengths, angles and codes; shorter records and an empty slot included."""
     second, first, count = (scaled[0] + 1) / 10, scaled[1] / 10, scaled[2] / 10
-    told = sensitivity.sufficient_statistics(second=second, first=first, label=1.0, count=count, codes=codes)
+    bound = sensitivity.sufficient_statistics(second=second, first=first, label=1.0, count=count, codes=codes)
     lengths, cosines = np.linspace(0, 1, 21), np.linspace(-1, 1, 201)
     one, other, cosine = np.meshgrid(lengths, lengths, cosines)
     inner = one * other * cosine
@@ -95,16 +95,16 @@ def test_the_sensitivity_holds_for_any_weights_and_is_attained(scaled, codes):
         firsts = first**2 * (one**2 + other**2 - 2 * inner)
         labels = v * one**2 + w * other**2 - 2 * both * inner
         worst = max(worst, float((seconds + firsts + labels).max()) + count**2 * (v + w - 2 * both))
-    assert 0.995 * told**2 < worst <= told**2
+    assert 0.995 * bound**2 < worst <= bound**2
 
 
 @pytest.mark.parametrize(("features", "classes"), list(product([1, 8, 300], [0, 2, 10])))
 def test_the_count_of_labels_is_free_and_the_rest_the_best_there_is(features, classes):
-    found, codes = weights(features, classes, intercept=True), max(classes, 2)
-    parts = vars(found)
+    best_weights, codes = weights(features, classes, intercept=True), max(classes, 2)
+    parts = vars(best_weights)
     without = sensitivity.sufficient_statistics(**parts | {"count": 0.0}, codes=codes)
     assert sensitivity.sufficient_statistics(**parts, codes=codes) <= without * (1 + 1e-12)
-    assert sensitivity.sufficient_statistics(**parts | {"count": found.count * 1.01}, codes=codes) > without * (
+    assert sensitivity.sufficient_statistics(**parts | {"count": best_weights.count * 1.01}, codes=codes) > without * (
         1 + 1e-6
     )
 
@@ -118,9 +118,9 @@ def test_the_count_of_labels_is_free_and_the_rest_the_best_there_is(features, cl
             (features + 1) / second**2 + (codes - 1) * (features + 1 / free) + (features / 4 + 2) / first**2
         )
 
-    best = error(found.second, found.first)
+    best = error(best_weights.second, best_weights.first)
     for second, first in product((-0.05, 0, 0.05), (-0.05, 0, 0.05)):
-        assert error(found.second + second, found.first + first) >= best * (1 - 2e-3)
+        assert error(best_weights.second + second, best_weights.first + first) >= best * (1 - 2e-3)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -131,7 +131,7 @@ def test_without_noise_the_model_minimises_the_expansions_at_zero(case, intercep
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(60, 3)), rng.integers(0, case[1] or 2, 60)
     origin, ridge, slots = rng.normal(size=one.shape), 0.05, 64
-    found = one.solve(one.statistics(Records(x=x, y=y), slots), slots, ridge, origin)
+    weights_solved = one.solve(one.statistics(Records(x=x, y=y), slots), slots, ridge, origin)
     rows = x * np.minimum(1, 2 / np.linalg.norm(x, axis=1, keepdims=True))
     if intercept:  # the number of slots is public, so empty ones count as records without features and without a label
         rows = np.vstack((np.hstack((rows, np.full((60, 1), 2.0))), [[0, 0, 0, 2.0]] * 4)) / np.sqrt(2)
@@ -146,7 +146,7 @@ def test_without_noise_the_model_minimises_the_expansions_at_zero(case, intercep
         curvature * rows.T @ rows + ridge * slots * np.eye(one.shape[1]),
         curvature * rows.T @ targets + ridge * slots * origin.T,
     ).T
-    np.testing.assert_allclose(found, explicit, rtol=0, atol=1e-5)  # norms are inflated by 2^-20
+    np.testing.assert_allclose(weights_solved, explicit, rtol=0, atol=1e-5)  # norms are inflated by 2^-20
 
     def expanded(step):
         """The loss along that model's scores, in the direction of the first record."""
@@ -186,8 +186,8 @@ def test_the_statistics_of_a_record_by_hand():
     s, f, k = (getattr(one.weights, name) for name in ("second", "first", "count"))
     code = np.sqrt(1.5) * np.array([-1 / 3, 2 / 3, -1 / 3])
     expected = [s * 0.36, 0, f * 0.6, 0, 0, *(part for each in code for part in (0.6 * each, 0, k * each))]
-    found = one.statistics(Records(x=np.array([[0.6, 0.0]]), y=np.array([1])), 5)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    total = one.statistics(Records(x=np.array([[0.6, 0.0]]), y=np.array([1])), 5)
+    np.testing.assert_allclose(total, expected, atol=1e-6)
 
 
 def test_a_run_that_ends_is_followed_by_another():

@@ -121,15 +121,15 @@ class ToyEcho(LinearMechanism):
         return Step(releases=(release,), chain=(Model(version=next_version, parameters=parameters),))
 
 
-def toy_echo(settings, asked):
-    model = linear_settings.linear_model(asked, settings.kind)
-    family = LEARNERS.of(asked.learner)
+def toy_echo(settings, context):
+    model = linear_settings.linear_model(context, settings.kind)
+    family = LEARNERS.of(context.learner)
     return ToyEcho(
-        learner=linear_settings.linear_learner(family, asked.learner, model, asked.currency),
-        origin=linear_settings.origin(asked.learner, model.shape),
-        feature_map=asked.stream.mapping(),
+        learner=linear_settings.linear_learner(family, context.learner, model, context.currency),
+        origin=linear_settings.origin(context.learner, model.shape),
+        feature_map=context.stream.mapping(),
         schedule=IndependentBatches(batch=settings.every),
-        **asked.promise,
+        **context.promise,
     )
 
 
@@ -171,18 +171,18 @@ def service(toys, servers, tmp_path_factory):
 
 def verified_by_a_stranger(service):
     """Return what `perennial ledger verify` says in a process that has never heard of toys."""
-    told = {"DATABASE_URL": service.settings.database_url, "SEGMENT_STORE": service.settings.segment_store}
-    settings = {f"PERENNIAL_{name}": str(value) for name, value in told.items()}
+    places = {"DATABASE_URL": service.settings.database_url, "SEGMENT_STORE": service.settings.segment_store}
+    settings = {f"PERENNIAL_{name}": str(value) for name, value in places.items()}
     command = [sys.executable, "-m", "service", "ledger", "verify"]
     done = subprocess.run(command, env=os.environ | settings, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout
 
 
 def test_a_registered_family_is_read_stored_and_explained():
-    asked = PublicationConfiguration.model_validate(TOYS | {"privacy": {"epsilon": 1}})
-    assert asked.mechanism == ToyEchoMechanism(kind="toy_echo", every=8)
-    assert asked.stored()["mechanism"] == TOYS["mechanism"]
-    assert PublicationConfiguration.model_validate(asked.stored()) == asked
+    configuration = PublicationConfiguration.model_validate(TOYS | {"privacy": {"epsilon": 1}})
+    assert configuration.mechanism == ToyEchoMechanism(kind="toy_echo", every=8)
+    assert configuration.stored()["mechanism"] == TOYS["mechanism"]
+    assert PublicationConfiguration.model_validate(configuration.stored()) == configuration
     with pytest.raises(ValidationError, match="toy_echo"):
         PublicationConfiguration.model_validate(TOYS | {"mechanism": {"kind": "toy"}, "privacy": {"epsilon": 1}})
 
@@ -197,17 +197,17 @@ def test_a_kind_is_registered_once():
 def test_the_toy_mechanism_keeps_its_promise_with_every_learner(task, privacy):
     schema = StreamSchema.model_validate({"features": 3, "task": task})
     for example, learner in product(TOY_MECHANISM.examples.values(), contract.learners_of(TOY_MECHANISM)):
-        asked = {"mechanism": example, "learner": learner, "privacy": privacy}
-        why = refusal(schema, asked)
-        assert why == refusal(schema, asked | {"mechanism": {"kind": "independent_batches", "batch": 8}})
+        configuration = {"mechanism": example, "learner": learner, "privacy": privacy}
+        why = refusal(schema, configuration)
+        assert why == refusal(schema, configuration | {"mechanism": {"kind": "independent_batches", "batch": 8}})
         if why is None:
-            contract.keeps_its_promise(schema, PublicationConfiguration.model_validate(asked))
+            contract.keeps_its_promise(schema, PublicationConfiguration.model_validate(configuration))
 
 
-def refusal(schema, asked):
+def refusal(schema, configuration):
     """Return why a publication can't be; None: it can."""
     try:
-        build(schema, PublicationConfiguration.model_validate(asked))
+        build(schema, PublicationConfiguration.model_validate(configuration))
     except Refused as refused:
         return str(refused)
     return None
@@ -216,26 +216,26 @@ def refusal(schema, asked):
 @pytest.mark.parametrize("privacy", PRIVACY.values(), ids=PRIVACY)
 def test_every_mechanism_keeps_its_promise_with_the_toy_learner_or_refuses_it(privacy):
     schema = StreamSchema.model_validate(TWO)
-    kept = set()
+    kinds = set()
     for family, learner in product(MECHANISMS, TOY_LEARNER.examples.values()):
         for example in family.examples.values():
-            asked = {"mechanism": example, "learner": learner, "privacy": privacy}
+            configuration = {"mechanism": example, "learner": learner, "privacy": privacy}
             if family.takes is None:
-                contract.keeps_its_promise(schema, PublicationConfiguration.model_validate(asked))
-                kept.add(family.kind)
+                contract.keeps_its_promise(schema, PublicationConfiguration.model_validate(configuration))
+                kinds.add(family.kind)
             else:
                 with pytest.raises(Refused):
-                    build(schema, PublicationConfiguration.model_validate(asked))
-    assert len(kept) > 5
+                    build(schema, PublicationConfiguration.model_validate(configuration))
+    assert len(kinds) > 5
 
 
 @pytest.mark.slow
 def test_nobody_tells_two_records_apart_by_the_toys_better_than_promised():
     """The attack of tests/guarantees/test_audits.py; half the noise is seen with probability above 0.999."""
-    asked = TOYS | {"mechanism": {"kind": "toy_echo", "every": 2}, "privacy": {"epsilon": 12, "delta": 1e-6}}
-    asked["learner"] = {"kind": "toy_means", "intercept": False}
+    configuration = TOYS | {"mechanism": {"kind": "toy_echo", "every": 2}, "privacy": {"epsilon": 12, "delta": 1e-6}}
+    configuration["learner"] = {"kind": "toy_means", "intercept": False}
     schema = StreamSchema.model_validate(TWO | {"features": 2})
-    mechanism = build(schema, PublicationConfiguration.model_validate(asked))
+    mechanism = build(schema, PublicationConfiguration.model_validate(configuration))
     least = chance.least_loss(*attack(mechanism, 0, 2, 330), mechanism.currency)
     chance.assert_loses_no_more(least, mechanism.capacity)
 
@@ -243,12 +243,12 @@ def test_nobody_tells_two_records_apart_by_the_toys_better_than_promised():
 @pytest.mark.parametrize("delta", [0, 1e-6], ids=PRIVACY)
 def test_toys_are_planned_published_charged_and_verified(service: Service, delta):
     stream = service.stream(features=2, epsilon=4, delta=1e-4)
-    asked = publication(stream, {"kind": "toy_echo", "every": 4}, learner={"kind": "toy_means"}, delta=delta)
-    plan = ok(service.client().post("/v1/plan", json=asked))
+    body = publication(stream, {"kind": "toy_echo", "every": 4}, learner={"kind": "toy_means"}, delta=delta)
+    plan = ok(service.client().post("/v1/plan", json=body))
     assert plan["model"]["learner"] == "toy_means"
     assert [line["what"] for line in plan["measured"]["lines"] if line["this"]] == ["toys"]
     assert any("noise" in note for note in plan["notes"])
-    name = ok(service.client().post("/v1/publications", json=asked), 201)["name"]
+    name = ok(service.client().post("/v1/publications", json=body), 201)["name"]
     service.post(stream, [[0.6, 0.1]] * 6 + [[-0.6, 0.2]] * 6, [1] * 6 + [0] * 6)
     released = service.released(name, time=12)
     assert [each["fit"]["end"] for each in released] == [4, 8, 12]

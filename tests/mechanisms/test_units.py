@@ -44,8 +44,8 @@ def schema(unit=None):
 
 
 def made(mechanism, learner=DESCENT, *, unit=None, epsilon=1, delta=1e-6):
-    asked = {"mechanism": mechanism, "learner": learner, "privacy": {"epsilon": epsilon, "delta": delta}}
-    return build(schema(unit), PublicationConfiguration.model_validate(asked))
+    configuration = {"mechanism": mechanism, "learner": learner, "privacy": {"epsilon": epsilon, "delta": delta}}
+    return build(schema(unit), PublicationConfiguration.model_validate(configuration))
 
 
 def scale(mechanism):
@@ -55,8 +55,8 @@ def scale(mechanism):
 @pytest.mark.parametrize(("separation", "times"), [(1, 10.4), (16 * 100, 5.1), (64 * 100, 4.2)])
 def test_noise_that_is_carried_on_grows_as_the_law_says(separation, times):
     unit = {"max_records": 16, "min_separation": separation}
-    found = scale(made(LEADER, unit=unit)) / scale(made(LEADER))
-    assert times - 0.15 < found <= times
+    ratio = scale(made(LEADER, unit=unit)) / scale(made(LEADER))
+    assert times - 0.15 < ratio <= times
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_slot_may_be_charged_a_factors_part_of_what_a_unit_was_promised(mechan
 def test_all_slots_of_a_unit_cost_what_queries_were_promised_and_no_more(delta, slots):
     """By the definitions: a unit's slots move each value by so many STEPS, in all instances that there can be."""
     task = {"task": {"kind": "categorical", "cardinality": 5}, "unit": {"max_records": slots}}
-    asked = {"mechanism": {"kind": "linear_queries", "first": 8, "hits": 2}, "privacy": {"epsilon": 1, "delta": delta}}
-    built = build(stored_schema(task), PublicationConfiguration.model_validate(asked))
+    body = {"mechanism": {"kind": "linear_queries", "first": 8, "hits": 2}, "privacy": {"epsilon": 1, "delta": delta}}
+    built = build(stored_schema(task), PublicationConfiguration.model_validate(body))
     ratio = Fraction(slots * STEPS) / Fraction(built.plan()["first_instance"]["scale"])
     costs = [2 * ratio, ratio] if not delta else [(2 * ratio) ** 2 / 2, ratio**2 / 2]
     assert 0.999 < 2 * sum(costs) / capacity(built.privacy.epsilon, built.privacy.delta)[1] <= 1
@@ -104,8 +104,8 @@ def test_all_slots_of_a_unit_cost_what_queries_were_promised_and_no_more(delta, 
 def test_draws_of_a_unit_are_those_of_all_its_slots():
     alone, built = (made(LEADER, delta=0, unit=unit) for unit in (None, {"max_records": 16}))
     assert built.guarantee()["sampling"]["draws"] == 16 * alone.guarantee()["sampling"]["draws"] > 0
-    asked = {"mechanism": LEADER, "learner": DESCENT, "privacy": {"epsilon": 12, "delta": 0}}
-    configuration = PublicationConfiguration.model_validate(asked)
+    body = {"mechanism": LEADER, "learner": DESCENT, "privacy": {"epsilon": 12, "delta": 0}}
+    configuration = PublicationConfiguration.model_validate(body)
     admit(schema(), configuration)
     with pytest.raises(Refused, match="epsilon must be at most"):
         admit(schema({"max_records": 2**16}), configuration)
@@ -260,15 +260,15 @@ def test_all_records_of_a_unit_together_move_counts_as_far_as_one(monkeypatch, m
         (release,) = built.step(built.next_time(0), (), 1, lambda start, end: first_slots(contents)).releases
         return release.parameters
 
-    found = [counts(each) for each in product([*CORNERS, None], repeat=3)]
-    farthest = max(float(np.square(one - other).sum()) for one, other in combinations(found, 2))
+    tables = [counts(each) for each in product([*CORNERS, None], repeat=3)]
+    farthest = max(float(np.square(one - other).sum()) for one, other in combinations(tables, 2))
     assert farthest == change.squared_l2
 
 
 def test_a_block_of_units_set_aside_is_of_as_many_slots_as_they_have_on_average():
     aside = {"features": 2, "task": {"kind": "classification", "classes": 2}, "unit": {"max_records": 3}}
-    asked = {"mechanism": EVALUATION, "privacy": {"epsilon": 1, "delta": 0}}
-    configuration = PublicationConfiguration.model_validate(asked)
+    body = {"mechanism": EVALUATION, "privacy": {"epsilon": 1, "delta": 0}}
+    configuration = PublicationConfiguration.model_validate(body)
     built = build(stored_schema(aside | {"evaluation": {"every": 5}}), configuration, start=3)
     plan = built.plan()
     assert plan["first_releases"][:3] == [20, 40, 60]

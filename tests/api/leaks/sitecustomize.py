@@ -13,9 +13,9 @@ def _quoting(function, records):
 
     def quotes(*args, **options):
         result = function(*args, **options)
-        found = records(args, result)
-        if found is not None and found.size and found.flat[0] == FAILS:
-            raise RuntimeError(f"can't handle {found.tolist()}")
+        sent = records(args, result)
+        if sent is not None and sent.size and sent.flat[0] == FAILS:
+            raise RuntimeError(f"can't handle {sent.tolist()}")
         return result
 
     return quotes

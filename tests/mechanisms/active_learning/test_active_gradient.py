@@ -117,8 +117,8 @@ def test_an_update_is_that_of_mechanisms_md(loss, silent):
         offset = w - 0.7 / update * (0.25 * (w - origin) - total / 8) - origin
         lengths.append(np.linalg.norm(offset))
         spent = one.perturbation(Currency.PURE, 2.0, 8, origin, update)
-        found = one.update(Records(x=x, y=y), 8, w, origin, spent, update)
-        np.testing.assert_allclose(found, origin + offset * min(1.0, 0.4 / lengths[-1]), atol=2e-6)
+        updated = one.update(Records(x=x, y=y), 8, w, origin, spent, update)
+        np.testing.assert_allclose(updated, origin + offset * min(1.0, 0.4 / lengths[-1]), atol=2e-6)
     assert len(silent) == 3
     assert min(lengths) < 0.4 < max(lengths), "the ball was never reached, or always"
 
@@ -130,19 +130,19 @@ def test_a_distance_is_that_from_the_hyperplane_and_an_empty_slot_is_on_it(inter
     one = learner(intercept=intercept)
     w = rng.normal(size=one.shape)
     slots = np.array([10, 11, 13, 14, 16])
-    found = one.distances(Records(x=x, y=np.zeros(5), slots=slots), 10, 17, w)
+    distances = one.distances(Records(x=x, y=np.zeros(5), slots=slots), 10, 17, w)
     rows = x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
     if intercept:
         rows = np.hstack([rows, np.ones((5, 1))]) / sqrt(2)
-    np.testing.assert_allclose(found[slots - 10], np.abs(rows @ w[0]) / np.linalg.norm(w), rtol=1e-5)
-    assert list(found[[2, 5]]) == [0.0, 0.0]
+    np.testing.assert_allclose(distances[slots - 10], np.abs(rows @ w[0]) / np.linalg.norm(w), rtol=1e-5)
+    assert list(distances[[2, 5]]) == [0.0, 0.0]
     assert not one.distances(Records(x=x, y=np.zeros(5), slots=slots), 10, 17, 0 * w).any()
 
 
 def test_a_record_that_is_not_finite_is_an_empty_slot():
     x = np.array([[np.nan, 0, 0], [1, 0, 0]], dtype=np.float32)
-    found = learner().distances(Records(x=x, y=np.zeros(2)), 0, 2, np.array([[1.0, 0, 0]]))
-    assert list(found) == [0.0, pytest.approx(1.0, rel=1e-5)]
+    distances = learner().distances(Records(x=x, y=np.zeros(2)), 0, 2, np.array([[1.0, 0, 0]]))
+    assert list(distances) == [0.0, pytest.approx(1.0, rel=1e-5)]
 
 
 def test_who_is_missing_must_be_told():

@@ -44,15 +44,15 @@ def steps(mechanism, until, read, between=tuple, *, one_by_one=False):
 
     between: what becomes of a chain from step to step.
     """
-    position, chain, released, found, awaits = 0, (), 0, [], False
+    position, chain, released, taken, awaits = 0, (), 0, [], False
     while awaits or mechanism.next_time(position) <= until:
         due = position if awaits else mechanism.next_time(position)
         there = due if one_by_one else until
         step = mechanism.step(mechanism.taken_at(due, there), between(chain), released + 1, read)
         position, chain, awaits = step.reached, step.chain, step.awaits
         released += len(step.releases)
-        found.append(step)
-    return found
+        taken.append(step)
+    return taken
 
 
 def counts(monkeypatch):
@@ -98,10 +98,10 @@ def test_every_slot_is_charged_once_for_its_coin_and_its_update(batching, privac
 
 def test_a_window_is_updated_at_its_end_from_what_was_selected_in_it(monkeypatch):
     seen = counts(monkeypatch)
-    found = steps(publication(**WINDOW), 400, reader(classes=2))
-    releases = [release for step in found for release in step.releases]
+    taken = steps(publication(**WINDOW), 400, reader(classes=2))
+    releases = [release for step in taken for release in step.releases]
     assert all(release.fit == (release.time - 5, release.time) for release in releases)
-    assert len(found) == 80
+    assert len(taken) == 80
     assert len(seen) == len(releases)
     assert {count for count, _ in seen} <= set(range(1, 6))
 
@@ -112,10 +112,10 @@ def test_a_window_in_which_nothing_is_selected_releases_nothing():
     mechanism = publication({"epsilon": 60}, learner=far, threshold=1e-6, epsilon_selection=50, **WINDOW)
     x = np.zeros((100, FEATURES), dtype=np.float32)
     x[:, 0] = 2.0
-    found = steps(mechanism, 100, lambda start, end: Records(x=x[start:end], y=np.ones(end - start)))
-    assert len(found) == 20
-    assert not any(step.releases for step in found)
-    assert [step.charges[0].stop for step in found] == list(range(5, 101, 5))
+    taken = steps(mechanism, 100, lambda start, end: Records(x=x[start:end], y=np.ones(end - start)))
+    assert len(taken) == 20
+    assert not any(step.releases for step in taken)
+    assert [step.charges[0].stop for step in taken] == list(range(5, 101, 5))
 
 
 def test_a_batch_is_updated_when_it_is_full(monkeypatch):
@@ -137,8 +137,8 @@ def test_a_batch_that_never_fills_is_closed_at_a_public_slot(monkeypatch):
     x = np.zeros((400, FEATURES), dtype=np.float32)
     x[:, 0] = 2.0
     seen = counts(monkeypatch)
-    found = steps(mechanism, 400, lambda start, end: Records(x=x[start:end], y=np.ones(end - start)))
-    spans = [release.fit[1] - release.fit[0] for step in found for release in step.releases]
+    taken = steps(mechanism, 400, lambda start, end: Records(x=x[start:end], y=np.ones(end - start)))
+    spans = [release.fit[1] - release.fit[0] for step in taken for release in step.releases]
     assert max(spans) == longest
     assert {count for count, _ in seen} & {1, 2, 3}
     assert all(mechanism.needs(after) == max(0, after - longest) for after in (0, 5, 1000))
@@ -162,8 +162,8 @@ def test_an_erased_slot_is_selected_as_a_record_on_the_hyperplane_and_adds_nothi
     def empty(start, end):
         return Records(x=np.empty((0, FEATURES)), y=np.empty(0), slots=np.empty(0, dtype=np.int64))
 
-    found = steps(mechanism, 1000, empty)
-    selected, taken = sum(count for count, _ in seen), max(each.reached for each in found)
+    all_steps = steps(mechanism, 1000, empty)
+    selected, taken = sum(count for count, _ in seen), max(each.reached for each in all_steps)
     probability = np.e / (1 + np.e)
     assert {records for _, records in seen} == {0}
     chance.assert_count(selected, taken, probability)
@@ -184,9 +184,9 @@ def test_the_selected_slots_that_are_empty_are_named_with_what_is_asked_for(batc
         slots = np.arange(start, end)[~erased[start:end]]
         return Records(x=x[slots], y=np.full(len(slots), np.nan), slots=slots)
 
-    found = steps(mechanism, 300, read)
-    asks = [slot for step in found for slot in step.asks]
-    empty = [slot for step in found for slot in step.empty]
+    taken = steps(mechanism, 300, read)
+    asks = [slot for step in taken for slot in step.asks]
+    empty = [slot for step in taken for slot in step.empty]
     assert empty == [slot for slot in asks if slot % 4]
     assert {slot % 4 for slot in asks} == {0, 1, 2, 3}
     assert not any(step.empty for step in steps(publication(**batching), 300, read))
@@ -195,16 +195,16 @@ def test_the_selected_slots_that_are_empty_are_named_with_what_is_asked_for(batc
 @BOTH
 def test_labels_of_people_are_asked_for_once_and_waited_for(batching):
     mechanism = publication(task=PEOPLE, **batching)
-    asked = []
+    requests = []
     for step in steps(mechanism, 300, reader(classes=2)):
-        asked += step.asks
+        requests += step.asks
         if step.releases:
             assert not step.charges
             assert not step.asks
-            assert set(range(*step.releases[0].fit)) & set(asked)
+            assert set(range(*step.releases[0].fit)) & set(requests)
         assert step.awaits <= (not step.releases)
-    assert max(Counter(asked).values()) == 1
-    assert asked == sorted(asked)
+    assert max(Counter(requests).values()) == 1
+    assert requests == sorted(requests)
 
 
 @BOTH
@@ -212,8 +212,8 @@ def test_a_label_that_never_came_adds_nothing_and_shifts_nothing(batching, monke
     seen = counts(monkeypatch)
     x, _ = data(classes=2)
     mechanism = publication(task=PEOPLE, **batching)
-    found = steps(mechanism, 300, lambda start, end: Records(x=x[start:end], y=np.full(end - start, np.nan)))
-    releases = [release for step in found for release in step.releases]
+    taken = steps(mechanism, 300, lambda start, end: Records(x=x[start:end], y=np.full(end - start, np.nan)))
+    releases = [release for step in taken for release in step.releases]
     assert len(releases) > 10
     assert len(seen) == len(releases)
     if batching is WINDOW:
@@ -225,13 +225,13 @@ def test_a_label_that_never_came_adds_nothing_and_shifts_nothing(batching, monke
 @BOTH
 @pytest.mark.parametrize("task", [None, PEOPLE], ids=["labelled", "people"])
 def test_what_was_selected_survives_a_restart(batching, task, monkeypatch):
-    """What a database gives back is gone on from: the coins that were tossed are not tossed again."""
+    """A step goes on from what the database gives back: the coins that were tossed are not tossed again."""
     tossed, true = [], ActiveGradient.select
 
     def select(self, records, start, end, *more):
-        found = true(self, records, start, end, *more)
-        tossed.extend(range(start, found[1]))
-        return found
+        selected = true(self, records, start, end, *more)
+        tossed.extend(range(start, selected[1]))
+        return selected
 
     monkeypatch.setattr(ActiveGradient, "select", select)
 
@@ -330,7 +330,7 @@ def test_nothing_is_needed_of_records_that_are_all_erased():
 @BOTH
 def test_replayed_each_model_is_the_newest_until_the_next_comes(batching):
     """Nobody knows beforehand when that is."""
-    found = list(releases(publication(**batching), reader(classes=2), 300))
-    assert len(found) > 10
-    assert [following for _, following in found[:-1]] == [release.time for release, _ in found[1:]]
-    assert found[-1][1] > 300
+    models = list(releases(publication(**batching), reader(classes=2), 300))
+    assert len(models) > 10
+    assert [following for _, following in models[:-1]] == [release.time for release, _ in models[1:]]
+    assert models[-1][1] > 300

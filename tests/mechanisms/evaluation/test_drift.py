@@ -14,7 +14,7 @@ LAYOUT = ClassCounts(classes=2, publications=1, bins=False)
 
 
 def alarms(layout, counts, noise, slots, rate=RATE):
-    """Of each block, when it was the newest."""
+    """Return by block whether it raised an alarm when it was the newest."""
     counted = Counted(noise=noise, slots=slots)
     return [has_fallen(layout, counts[: end + 1], counted, rate=rate) for end in range(len(counts))]
 
@@ -34,9 +34,9 @@ def test_labels_that_flip_raise_an_alarm_within_two_blocks(privacy):
     """Chance hides the fall from both blocks with a probability below 1e-9."""
     noise = noise_of(LAYOUT, privacy)
     counts = streamed(np.random.default_rng(1), flipped=True)
-    found = alarms(LAYOUT, (counts + draw(noise, counts.shape)).astype(float), noise, BLOCK)
+    raised = alarms(LAYOUT, (counts + draw(noise, counts.shape)).astype(float), noise, BLOCK)
     first = FLIPPED // (EVERY * BLOCK)
-    assert any(found[first : first + 2])
+    assert any(raised[first : first + 2])
 
 
 @privacies

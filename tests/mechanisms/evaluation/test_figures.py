@@ -31,13 +31,13 @@ def assert_held(missed, runs=RUNS, rate=0.05):
 def test_without_noise_they_are_what_they_are_called():
     table = np.array([[50, 10, 0], [5, 20, 0], [1, 4, 10]])
     layout = ClassCounts(classes=3, publications=1, bins=False)
-    found = figures(layout, table.ravel().astype(float), QUIET, 100)
-    assert found.accuracy(0).estimate == 0.8
-    assert [found.recall(0, label).estimate for label in range(3)] == pytest.approx([50 / 60, 20 / 25, 10 / 15])
-    assert found.balanced_accuracy(0).estimate == pytest.approx((50 / 60 + 20 / 25 + 10 / 15) / 3)
-    assert found.commonest(0).estimate == 0.6
-    assert found.lift(0).estimate == pytest.approx(0.2)
-    for each in (found.accuracy(0), found.commonest(0), found.lift(0)):
+    exact = figures(layout, table.ravel().astype(float), QUIET, 100)
+    assert exact.accuracy(0).estimate == 0.8
+    assert [exact.recall(0, label).estimate for label in range(3)] == pytest.approx([50 / 60, 20 / 25, 10 / 15])
+    assert exact.balanced_accuracy(0).estimate == pytest.approx((50 / 60 + 20 / 25 + 10 / 15) / 3)
+    assert exact.commonest(0).estimate == 0.6
+    assert exact.lift(0).estimate == pytest.approx(0.2)
+    for each in (exact.accuracy(0), exact.commonest(0), exact.lift(0)):
         assert each.block.low == pytest.approx(each.estimate)
         assert each.block.high == pytest.approx(each.estimate)
         assert each.population.low < each.estimate - 0.05 < each.estimate + 0.05 < each.population.high
@@ -51,10 +51,10 @@ def test_publications_are_compared_by_their_pair_where_it_was_counted_and_else_b
     widths = []
     for pairs in ((), ((0, 1),)):
         layout = ClassCounts(classes=2, publications=2, bins=False, pairs=pairs)
-        found = figures(layout, layout.count(labels, outputs).astype(float), QUIET, 100)
-        assert found.better(1, 0).estimate == pytest.approx(0.04)
-        assert found.better(0, 1).estimate == pytest.approx(-0.04)
-        widths.append(found.better(1, 0).population.high - found.better(1, 0).population.low)
+        compared = figures(layout, layout.count(labels, outputs).astype(float), QUIET, 100)
+        assert compared.better(1, 0).estimate == pytest.approx(0.04)
+        assert compared.better(0, 1).estimate == pytest.approx(-0.04)
+        widths.append(compared.better(1, 0).population.high - compared.better(1, 0).population.low)
     assert widths[1] < 0.7 * widths[0], "a pair says more than two tables"
 
 
@@ -64,9 +64,9 @@ def test_calibration_is_the_mean_gap_of_the_bins():
     sure = np.where(np.arange(n) < 100, layout.middles()[9], layout.middles()[2])
     labels = np.where(np.arange(n) % 4 == 0, 1, 0)  # a quarter wrong, whatever the confidence
     counts = layout.count(labels, [Predictions(labels=np.zeros(n), confidences=sure)])
-    found = figures(layout, counts.astype(float), QUIET, n).calibration_error(0)
-    assert found.estimate == pytest.approx((abs(0.75 - sure[0]) + abs(0.75 - sure[-1])) / 2, abs=1e-3)
-    assert found.block.low <= found.estimate <= found.block.high + 1e-9
+    error = figures(layout, counts.astype(float), QUIET, n).calibration_error(0)
+    assert error.estimate == pytest.approx((abs(0.75 - sure[0]) + abs(0.75 - sure[-1])) / 2, abs=1e-3)
+    assert error.block.low <= error.estimate <= error.block.high + 1e-9
 
 
 def test_blocks_are_added_up_with_their_noise():
@@ -99,14 +99,14 @@ def test_of_a_thousand_blocks_of_100_slots_the_intervals_hold_each_figure(privac
         kinds[f"{name} of the block"] += block is not None and not figure.block.holds(block)
         kinds[f"{name} of the population"] += not figure.population.holds(population)
 
-    for table, found in zip(tables, released(tables, privacy), strict=True):
+    for table, estimated in zip(tables, released(tables, privacy), strict=True):
         sums, right = table.sum(axis=1), np.diag(table)
-        note(exact, "accuracy", found.accuracy(0), right.sum() / SLOTS, truth.accuracy)
-        note(exact, "commonest", found.commonest(0), sums.max() / SLOTS, truth.cells.sum(axis=1).max())
-        note(nearly, "lift", found.lift(0), (right.sum() - sums.max()) / SLOTS, truth.lift)
-        note(nearly, "recall", found.recall(0, 0), right[0] / sums[0] if sums[0] else None, truth.recalls[0])
+        note(exact, "accuracy", estimated.accuracy(0), right.sum() / SLOTS, truth.accuracy)
+        note(exact, "commonest", estimated.commonest(0), sums.max() / SLOTS, truth.cells.sum(axis=1).max())
+        note(nearly, "lift", estimated.lift(0), (right.sum() - sums.max()) / SLOTS, truth.lift)
+        note(nearly, "recall", estimated.recall(0, 0), right[0] / sums[0] if sums[0] else None, truth.recalls[0])
         balanced = (right / sums).mean() if sums.all() else None
-        note(nearly, "balanced accuracy", found.balanced_accuracy(0), balanced, truth.recalls.mean())
+        note(nearly, "balanced accuracy", estimated.balanced_accuracy(0), balanced, truth.recalls.mean())
     assert_held(exact)
     assert_held(nearly, rate=0.06)
 
@@ -118,9 +118,9 @@ def test_the_lift_over_a_version_before_is_held(privacy):
     missed = Counter()
     pairs = zip(released(first, privacy), released(second, privacy), first, second, strict=True)
     for old, new, a, b in pairs:
-        found = rise(new.accuracy(0), old.accuracy(0))
-        missed["block"] += not found.block.holds((np.trace(b) - np.trace(a)) / SLOTS)
-        missed["population"] += not found.population.holds(now.accuracy - before.accuracy)
+        figure = rise(new.accuracy(0), old.accuracy(0))
+        missed["block"] += not figure.block.holds((np.trace(b) - np.trace(a)) / SLOTS)
+        missed["population"] += not figure.population.holds(now.accuracy - before.accuracy)
     assert_held(missed, rate=0.06)
 
 
@@ -141,18 +141,18 @@ def test_who_is_better_is_held_and_two_equal_models_are_seldom_taken_for_differe
     )
     missed = Counter()
     for index, each in enumerate((counts + draw(noise, counts.shape)).astype(float)):
-        found = figures(layout, each, noise, SLOTS).better(1, 0)
+        figure = figures(layout, each, noise, SLOTS).better(1, 0)
         gap = (outputs[1][index] == labels[index]).mean() - (outputs[0][index] == labels[index]).mean()
-        missed["block"] += not found.block.low - 1e-9 <= gap <= found.block.high + 1e-9
-        missed["population"] += not found.population.holds(0.0)
-        missed["said better"] += found.population.low > 0
+        missed["block"] += not figure.block.low - 1e-9 <= gap <= figure.block.high + 1e-9
+        missed["population"] += not figure.population.holds(0.0)
+        missed["said better"] += figure.population.low > 0
     assert_held(missed, runs, rate=0.06)
 
 
 @privacies
 @pytest.mark.parametrize("off", [0.0, 0.15])
 def test_the_calibration_error_is_held(privacy, off):
-    """Of a model that is right as often as it says, and of one that is right less often."""
+    """Take a model that is right as often as it says, and one that is right less often."""
     rng, layout, runs, slots = np.random.default_rng(9), ClassCounts(classes=2, publications=1), 500, 500
     noise, middles = noise_of(layout, privacy), layout.middles()
     bins = rng.integers(0, 10, (runs, slots))
@@ -165,10 +165,10 @@ def test_the_calibration_error_is_held(privacy, off):
     counts[:, 4:] = np.stack(outputs).reshape(runs, -1)
     missed = Counter()
     for each, exact in zip((counts + draw(noise, counts.shape)).astype(float), outputs, strict=True):
-        found = figures(layout, each, noise, slots).calibration_error(0)
+        figure = figures(layout, each, noise, slots).calibration_error(0)
         gap = np.abs(exact[:, 0] * (1 - middles) - exact[:, 1] * middles).sum() / slots
-        missed["block"] += not found.block.holds(gap)
-        missed["population"] += not found.population.holds(off)
+        missed["block"] += not figure.block.holds(gap)
+        missed["population"] += not figure.population.holds(off)
     assert_held(missed, runs)
 
 
@@ -195,8 +195,8 @@ def test_errors_and_r_squared_are_held(privacy):
     rng, runs, missed = np.random.default_rng(11), 300, Counter()
     y, predicted = regression((runs, 500), rng)
     truth = _errors(*regression(500_000, rng))
-    for labels, outputs, found in zip(y, predicted, error_figures(y, predicted, privacy), strict=True):
-        all_found = found.absolute_error(0), found.squared_error(0), found.r_squared(0)
+    for labels, outputs, estimated in zip(y, predicted, error_figures(y, predicted, privacy), strict=True):
+        all_found = estimated.absolute_error(0), estimated.squared_error(0), estimated.r_squared(0)
         for number, (figure, block) in enumerate(zip(all_found, _errors(labels, outputs), strict=True)):
             missed[f"{number} of the block"] += figure is not None and not figure.block.holds(block)
             missed[f"{number} of the population"] += figure is not None and not figure.population.holds(truth[number])
@@ -251,9 +251,9 @@ def test_real_models_on_real_records_are_held(name, privacy):
     )
     missed = Counter()
     for each, block in zip((counts + draw(noise, counts.shape)).astype(float), chosen, strict=True):
-        found = figures(layout, each, noise, SLOTS).accuracy(0)
-        missed["block"] += not found.block.holds((predicted[block] == labels[block]).sum() / SLOTS)
-        missed["population"] += not found.population.holds((predicted == labels).mean())
+        figure = figures(layout, each, noise, SLOTS).accuracy(0)
+        missed["block"] += not figure.block.holds((predicted[block] == labels[block]).sum() / SLOTS)
+        missed["population"] += not figure.population.holds((predicted == labels).mean())
     assert_held(missed, runs)
 
 

@@ -20,8 +20,8 @@ SLOTS = 100
 def weights(noise, reach=4000):
     """The law of one draw, in whole numbers from -reach to reach."""
     z = np.arange(-reach, reach + 1)
-    found = np.exp(-np.abs(z) / noise.scale if noise.currency is Currency.PURE else -(z**2) / (2 * noise.scale**2))
-    return found / found.sum()
+    law = np.exp(-np.abs(z) / noise.scale if noise.currency is Currency.PURE else -(z**2) / (2 * noise.scale**2))
+    return law / law.sum()
 
 
 # The law of a sum
@@ -77,16 +77,16 @@ def test_every_share_is_held_with_the_stated_probability(noise, cells):
     counted, spread = Counted(noise=noise, slots=SLOTS), int(4 * noise.scale * cells) + 40
     law = total(noise, cells)
     noisy = np.arange(-spread, SLOTS + spread + 1)
-    found = [counted.share(float(count), cells) for count in noisy]
+    shares = [counted.share(float(count), cells) for count in noisy]
     for p in (0.02, 0.5, 0.8, 0.95, 0.99, 1.0):
         records = stats.binom.pmf(np.arange(SLOTS + 1), SLOTS, p)
         chances = [float(records @ _mass(law, count - np.arange(SLOTS + 1))) for count in noisy]
-        missed = sum(c for c, each in zip(chances, found, strict=True) if not each.population.holds(p))
+        missed = sum(c for c, each in zip(chances, shares, strict=True) if not each.population.holds(p))
         assert missed <= counted.error + 1e-9
     for right in (0, 50, 80, 99, 100):
         missed = sum(
             float(_mass(law, count - right))
-            for count, each in zip(noisy, found, strict=True)
+            for count, each in zip(noisy, shares, strict=True)
             if not each.block.holds(right / SLOTS)
         )
         assert missed <= counted.error + 1e-9
@@ -100,13 +100,13 @@ def _mass(law, z):
 @pytest.mark.parametrize("classes", [2, 7])
 @pytest.mark.parametrize("p", [0.5, 0.8, 0.99])
 def test_of_a_thousand_intervals_at_least_914_hold_the_accuracy(privacy, classes, p):
-    """Of the block, and of the population: 95 in 100 each, and chance takes 36 once in a million runs."""
+    """Both intervals, of the block and of the population, hold it 95 times in 100; chance takes 36 once in 10⁶ runs."""
     noise, rng = noise_of(ClassCounts(classes=classes, publications=1), privacy), np.random.default_rng(int(100 * p))
     right = rng.binomial(SLOTS, p, size=1000)
     noisy = right + draw(noise, (1000, classes)).sum(axis=1)
-    found = [Counted(noise=noise, slots=SLOTS).share(float(count), classes) for count in noisy]
-    chance.assert_no_more(sum(not f.block.holds(r / SLOTS) for f, r in zip(found, right, strict=True)), 1000, 0.05)
-    chance.assert_no_more(sum(not f.population.holds(p) for f in found), 1000, 0.05)
+    shares = [Counted(noise=noise, slots=SLOTS).share(float(count), classes) for count in noisy]
+    chance.assert_no_more(sum(not f.block.holds(r / SLOTS) for f, r in zip(shares, right, strict=True)), 1000, 0.05)
+    chance.assert_no_more(sum(not f.population.holds(p) for f in shares), 1000, 0.05)
 
 
 def test_an_interval_that_forgets_the_noise_is_noticed():
@@ -124,8 +124,8 @@ def test_a_share_narrows_with_records_and_widens_with_noise_and_with_what_may_be
     few, many = Counted(noise=noise, slots=100), Counted(noise=noise, slots=10_000)
 
     def width(counted, cells=2):
-        found = counted.share(0.8 * counted.slots, cells).population
-        return found.high - found.low
+        interval = counted.share(0.8 * counted.slots, cells).population
+        return interval.high - interval.low
 
     assert width(many) < width(few) < width(few, 9)
     assert width(Counted(noise=noise, slots=100, error=0.5)) < width(few)
@@ -142,10 +142,10 @@ def test_a_difference_is_held_by_at_least_94_in_100_intervals(noise, plus, minus
     cells_seen = rng.multinomial(SLOTS, [plus, minus, 1 - plus - minus], size=1000)[:, :2]
     noisy = cells_seen + draw(noise, (1000, 2))
     counted = Counted(noise=noise, slots=SLOTS)
-    found = [counted.difference(float(a), float(b), cells) for a, b in noisy]
+    differences = [counted.difference(float(a), float(b), cells) for a, b in noisy]
     gaps = (cells_seen[:, 0] - cells_seen[:, 1]) / SLOTS
-    chance.assert_no_more(sum(not f.block.holds(g) for f, g in zip(found, gaps, strict=True)), 1000, 0.05)
-    chance.assert_no_more(sum(not f.population.holds(plus - minus) for f in found), 1000, 0.06)
+    chance.assert_no_more(sum(not f.block.holds(g) for f, g in zip(differences, gaps, strict=True)), 1000, 0.05)
+    chance.assert_no_more(sum(not f.population.holds(plus - minus) for f in differences), 1000, 0.06)
 
 
 @by_law
@@ -155,17 +155,17 @@ def test_a_ratio_is_held_by_at_least_94_in_100_intervals(noise, share):
     whole = rng.binomial(SLOTS, 0.6, size=1000)
     part = rng.binomial(whole, share)
     noisy = np.stack([part, whole - part], axis=1) + draw(noise, (1000, 2))
-    found = [Counted(noise=noise, slots=SLOTS).ratio(float(a), float(b), 1, 1) for a, b in noisy]
+    ratios = [Counted(noise=noise, slots=SLOTS).ratio(float(a), float(b), 1, 1) for a, b in noisy]
     true = part / whole
-    chance.assert_no_more(sum(not f.block.holds(t) for f, t in zip(found, true, strict=True)), 1000, 0.06)
-    chance.assert_no_more(sum(not f.population.holds(share) for f in found), 1000, 0.06)
+    chance.assert_no_more(sum(not f.block.holds(t) for f, t in zip(ratios, true, strict=True)), 1000, 0.06)
+    chance.assert_no_more(sum(not f.population.holds(share) for f in ratios), 1000, 0.06)
 
 
 def test_a_ratio_of_what_may_not_be_there_is_anything():
     noise = CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1)
     for part, rest in ((0.0, 0.0), (-5.0, 2.0), (3.0, 1.0)):
-        found = Counted(noise=noise, slots=SLOTS).ratio(part, rest, 1, 1)
-        assert found == Figure(estimate=0.5, block=Interval(0.0, 1.0), population=Interval(0.0, 1.0))
+        figure = Counted(noise=noise, slots=SLOTS).ratio(part, rest, 1, 1)
+        assert figure == Figure(estimate=0.5, block=Interval(0.0, 1.0), population=Interval(0.0, 1.0))
 
 
 def test_the_mean_of_ratios_is_theirs_together_where_one_may_not_be_there():
@@ -186,10 +186,10 @@ def test_the_mean_of_ratios_is_theirs_together_where_one_may_not_be_there():
 def test_figures_are_added_with_the_root_of_the_squares_of_their_ways():
     one = Figure(estimate=0.5, block=Interval(0.4, 0.9), population=Interval(0.2, 0.9))
     other = Figure(estimate=0.3, block=Interval(0.0, 0.4), population=Interval(0.0, 0.5))
-    found = added([one, other], [1.0, -1.0])
-    assert found.estimate == pytest.approx(0.2)
-    assert found.block.low == pytest.approx(0.2 - np.hypot(0.1, 0.1))
-    assert found.block.high == pytest.approx(0.2 + np.hypot(0.4, 0.3))
+    added_up = added([one, other], [1.0, -1.0])
+    assert added_up.estimate == pytest.approx(0.2)
+    assert added_up.block.low == pytest.approx(0.2 - np.hypot(0.1, 0.1))
+    assert added_up.block.high == pytest.approx(0.2 + np.hypot(0.4, 0.3))
 
 
 def test_a_figure_is_json():

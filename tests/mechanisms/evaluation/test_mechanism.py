@@ -28,13 +28,13 @@ class Released:
     """Models of publications that are released at given times; each predicts its version's parity."""
 
     releases: dict[str, Progress] = field(default_factory=dict)
-    asked: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
 
     def progress(self, name, first_slot):
         return self.releases[name]
 
     def predict(self, name, version, x):
-        self.asked.append((name, version, x[:, 0].tolist()))
+        self.requests.append((name, version, x[:, 0].tolist()))
         return Predictions(labels=np.full(len(x), version % 2), confidences=np.full(len(x), 0.9))
 
 
@@ -104,11 +104,11 @@ def test_versions_do_not_depend_on_what_was_released_since():
     """So a block that is counted late, or again by another worker, is that of the same models."""
     early = (Made(version=1, time=0), Made(version=2, time=14))
     late = (*early, Made(version=3, time=15), Made(version=4, time=24))
-    found = []
+    versions = []
     for releases in (early, late):
         progress = Progress(releases=releases, passed=40)
-        found.append(evaluation(models=Released({"a": progress, "b": progress})).versions(24))
-    assert found == [(2, 2), (2, 2)]
+        versions.append(evaluation(models=Released({"a": progress, "b": progress})).versions(24))
+    assert versions == [(2, 2), (2, 2)]
 
 
 # Which slots
@@ -145,7 +145,7 @@ def test_a_step_shows_models_the_evaluation_slots_of_its_block_and_no_other(star
             for slot in range(start + before, start + time)
             if slot % 3 == 2
         ]
-        assert models.asked[-2:] == [("a", 3, expected), ("b", 3, expected)]
+        assert models.requests[-2:] == [("a", 3, expected), ("b", 3, expected)]
 
 
 def test_a_publication_without_a_model_yet_is_counted_as_nothing():
@@ -187,11 +187,11 @@ def test_a_release_costs_its_charge_for_all_publications_together_and_that_is_th
     mechanism = evaluation(privacy, counts=counts, models=Released({"a": progress, "b": progress}))
     (release,) = mechanism.step(12, (), 9, numbered(0)).releases
     event = release.perturbation
-    told = event.to_json()
-    assert events.from_json(told) == event
+    content = event.to_json()
+    assert events.from_json(content) == event
     cost = event.cost(mechanism.currency, records=mechanism.block)
     change = described_counts(release.model).change
-    assert told["change"] == {"counts": change.counts, "largest": change.largest}
+    assert content["change"] == {"counts": change.counts, "largest": change.largest}
     assert cost <= Fraction(release.charge) <= mechanism.capacity
     assert float(cost) == pytest.approx(float(mechanism.capacity), rel=1e-12)
     assert event.dimension(release.parameters.shape) == release.parameters.size == counts.size

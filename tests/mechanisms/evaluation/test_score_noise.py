@@ -1,4 +1,4 @@
-"""What noise may have done to a prediction: the intervals hold the noise-free score, against releases drawn anew."""
+"""The effect of noise on a prediction: the intervals hold the noise-free score, against releases drawn anew."""
 
 import numpy as np
 import pytest
@@ -65,19 +65,19 @@ def test_the_longest_tilt_is_the_gamma_laws(dimension, error):
     ("loss", "classes"), [("logistic", 2), ("huber_hinge", 2), ("huber_hinge", 4), ("softmax", 4), ("squared", 0)]
 )
 def test_intervals_hold_the_noise_free_scores_and_labels_that_noise_cannot_flip_are_right(kind, loss, classes):
-    told = description(loss, classes=classes)
-    rows, columns = told["shape"]
+    described = description(loss, classes=classes)
+    rows, columns = described["shape"]
     weights = RNG.normal(size=(rows, columns))
     x = RNG.normal(size=(1, 3))
-    labels, scores = predict(told, weights, x)
+    labels, scores = predict(described, weights, x)
     noise, law = stated(kind, 0.5 if kind is Currency.ZCDP else 0.2, weights.size)
     missed, flipped = np.zeros(scores.shape[1], dtype=int), 0
     for _ in range(RUNS):
         moved = weights + noise.sample().reshape(weights.shape) * noise.grid
-        found = score_noise(told, law, 100, moved, x)
-        missed += ((scores < found.low) | (scores > found.high))[0]
-        if found.could_flip is not None:
-            flipped += int(not found.could_flip[0] and predict(told, moved, x)[0][0] != labels[0])
+        effect = score_noise(described, law, 100, moved, x)
+        missed += ((scores < effect.low) | (scores > effect.high))[0]
+        if effect.could_flip is not None:
+            flipped += int(not effect.could_flip[0] and predict(described, moved, x)[0][0] != labels[0])
     for each in missed:
         chance.assert_no_more(int(each), RUNS, 0.05)
     chance.assert_no_more(flipped, RUNS, 0.05)
@@ -87,12 +87,12 @@ def test_intervals_hold_the_noise_free_scores_and_labels_that_noise_cannot_flip_
 
 @pytest.mark.parametrize("kind", Currency)
 def test_a_record_on_the_boundary_may_flip_and_one_far_from_it_may_not(kind):
-    told = description("logistic", intercept=False)
+    described = description("logistic", intercept=False)
     _, law = stated(kind, 0.01, 3)
     weights = np.array([[1.0, 0.0, 0.0]])
-    found = score_noise(told, law, 100, weights, np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
-    assert found.could_flip.tolist() == [True, False]
-    longer = score_noise(told, law, 100, weights, np.array([[0.0, 0.1, 0.0], [0.0, 1.0, 0.0]]))
+    effect = score_noise(described, law, 100, weights, np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
+    assert effect.could_flip.tolist() == [True, False]
+    longer = score_noise(described, law, 100, weights, np.array([[0.0, 0.1, 0.0], [0.0, 1.0, 0.0]]))
     widths = longer.high[:, 1] - longer.low[:, 1]
     assert widths[1] > 9 * widths[0], "noise moves a score in proportion to the record"
 
@@ -105,14 +105,14 @@ def test_of_objective_perturbation_a_bound_is_held(loss):
     )
     records = Records(x=rng.normal(size=(200, 3)), y=rng.integers(0, 2, 200))
     perturbation = learner.perturbation(Currency.PURE, 2.0, 200)
-    center, told, x = np.zeros(learner.shape), description(loss), rng.normal(size=(1, 3))
+    center, described, x = np.zeros(learner.shape), description(loss), rng.normal(size=(1, 3))
     free = learner.fit(records, 200, center, perturbation, np.zeros(learner.shape))
-    _, scores = predict(told, free, x)
+    _, scores = predict(described, free, x)
     missed = 0
     for _ in range(60):
         released = learner.release(records, 200, center, perturbation)
-        found = score_noise(told, perturbation.to_json(), 200, released, x)
-        missed += int(not (found.low <= scores).all() or not (scores <= found.high).all())
+        effect = score_noise(described, perturbation.to_json(), 200, released, x)
+        missed += int(not (effect.low <= scores).all() or not (scores <= effect.high).all())
     chance.assert_no_more(missed, 60, 0.05)
 
 
@@ -121,18 +121,18 @@ def test_of_output_perturbation_the_release_says_all_that_is_needed():
         loss=Squared(bound=1.0), regularization=0.1, intercept=False, norm_bound=2.0, features=3, classes=0
     )
     perturbation = learner.perturbation(Currency.ZCDP, 0.5, 300)
-    told = description("squared", intercept=False, classes=0)
-    found = score_noise(told, perturbation.to_json(), 300, np.zeros(learner.shape), np.array([[1.0, 0.0, 0.0]]))
-    assert found.could_flip is None
-    assert found.high[0, 0] == pytest.approx(1.959964 * perturbation.noise.scale, rel=1e-6)
+    described = description("squared", intercept=False, classes=0)
+    effect = score_noise(described, perturbation.to_json(), 300, np.zeros(learner.shape), np.array([[1.0, 0.0, 0.0]]))
+    assert effect.could_flip is None
+    assert effect.high[0, 0] == pytest.approx(1.959964 * perturbation.noise.scale, rel=1e-6)
 
 
 @pytest.mark.parametrize("added_to", ["gradient_sums", "running_sums", "statistics", "selected_gradients"])
 def test_where_the_effect_of_noise_depends_on_records_nothing_is_said(added_to):
     _, law = stated(Currency.ZCDP, 1.0, 4)
-    told = law | {"added_to": added_to}
-    assert reach(told, 100, 0.05) is None
-    assert score_noise(description("logistic"), told, 100, np.zeros((1, 4)), np.zeros((1, 3))) is None
+    noise = law | {"added_to": added_to}
+    assert reach(noise, 100, 0.05) is None
+    assert score_noise(description("logistic"), noise, 100, np.zeros((1, 4)), np.zeros((1, 3))) is None
 
 
 @pytest.mark.parametrize("more", [{"encoder": {}}, {"heads": "per_task"}, {"kind": "histogram"}])

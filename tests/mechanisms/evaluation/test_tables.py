@@ -47,8 +47,8 @@ def records(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["table", "bins", "3 classes", "2 tables", "2 with bins", "a pair"])
 def test_one_record_moves_the_counts_of_all_publications_as_far_as_stated_and_no_farther(layout):
-    found = [one_record(layout, record) for record in records(layout)]
-    moved = [a - b for a in found for b in found]
+    tables = [one_record(layout, record) for record in records(layout)]
+    moved = [a - b for a in tables for b in tables]
     assert max(int(np.abs(each).sum()) for each in moved) == layout.change.l1
     assert max(int((each**2).sum()) for each in moved) == layout.change.squared_l2
     assert max(int((each != 0).sum()) for each in moved) == layout.change.counts

@@ -21,7 +21,7 @@ FITTING = {
 DELTAS = [0, 1e-6]
 
 
-def asked(mechanism, delta):
+def configuration(mechanism, delta):
     learner = next(iter(contract.learners_of(MECHANISMS[mechanism["kind"]])), None)
     return contract.configured(mechanism, learner, delta)
 
@@ -31,11 +31,13 @@ def test_every_mechanism_pays_for_fits_of_the_training_slots_alone(name, delta):
     if "encoder" in name and not (delta and encoder_pass.available()):
         pytest.skip("it needs a delta and the extra `deep`")
     schema = StreamSchema.model_validate(SET_ASIDE)
-    contract.keeps_its_promise(schema, asked(FITTING[name], delta), releases=1 if name.startswith("preparation") else 3)
+    contract.keeps_its_promise(
+        schema, configuration(FITTING[name], delta), releases=1 if name.startswith("preparation") else 3
+    )
 
 
 def mechanism_of(kind, start=0, schema=SET_ASIDE, delta=0, **settings):
-    return build(StreamSchema.model_validate(schema), asked({"kind": kind, **settings}, delta), start=start)
+    return build(StreamSchema.model_validate(schema), configuration({"kind": kind, **settings}, delta), start=start)
 
 
 @pytest.mark.parametrize("start", [0, 1, 2])
@@ -83,12 +85,12 @@ def test_active_learning_selects_no_evaluation_slot():
     mechanism = mechanism_of("active_learning", batching="fixed_window", size=30)
     read, _ = contract.reader(StreamSchema.model_validate(SET_ASIDE), training=mechanism.training)
     everything = np.ones(30, dtype=bool)
-    found = [
+    selections = [
         mechanism.learner.select(read(0, 30), 0, 30, mechanism.origin, 1, open_slots=mask)[0]
         for mask in (everything, mechanism.training.among(0, 30))
     ]
-    assert any(slot % 3 == 2 for slot in found[0]), "where nothing is known every slot is likely to be selected"
-    assert not any(slot % 3 == 2 for slot in found[1])
+    assert any(slot % 3 == 2 for slot in selections[0]), "where nothing is known every slot is likely to be selected"
+    assert not any(slot % 3 == 2 for slot in selections[1])
 
 
 @pytest.mark.parametrize(
@@ -115,5 +117,5 @@ def test_a_stream_that_sets_no_slots_aside_is_stored_as_ever():
 @pytest.mark.parametrize("schema", [CLASSES, SET_ASIDE, CLASSES | {"task": {"kind": "regression", "bound": 2.0}}])
 def test_an_evaluation_pays_for_what_it_counts(schema, delta):
     schema = StreamSchema.model_validate(schema)
-    asked = contract.configured({"kind": "evaluation", "of": ["a", "b"], "block": 4}, None, delta)
-    contract.keeps_its_promise(schema, asked)
+    evaluation = contract.configured({"kind": "evaluation", "of": ["a", "b"], "block": 4}, None, delta)
+    contract.keeps_its_promise(schema, evaluation)

@@ -74,10 +74,10 @@ def test_neighbours_never_move_a_sum_further(encoder, case, n, log_clip, size, e
     weights, (x, y) = size * rng.normal(size=learnt.dimension), some(n, rng, case)
     other_x, other_y, slots, at = x.copy(), y.copy(), np.arange(n), rng.integers(n)
     other_x[at], other_y[at] = rng.choice([-1, 1]) * x[at], rng.integers(case[1] or 3)
-    kept = slots != at if erase else slots >= 0
+    others = slots != at if erase else slots >= 0
     sums = (
         summed(learnt, weights, x, y, slots, n),
-        summed(learnt, weights, other_x[kept], other_y[kept], slots[kept], n),
+        summed(learnt, weights, other_x[others], other_y[others], slots[others], n),
     )
     assert np.linalg.norm(sums[0] - sums[1]) <= learnt.perturbation(Currency.ZCDP, RHO).sensitivity
 
@@ -114,8 +114,8 @@ def test_what_is_added_up_are_gradients_of_the_loss_clipped(encoder, case):
     learnt = replace(learnt, clip=float(np.median(lengths)))
     expected = gradients * np.minimum(1.0, learnt.clip / lengths)[:, None]
     there = np.arange(n) != 3
-    found = summed(learnt, weights, x[there], y[there], np.arange(n)[there], n)
-    np.testing.assert_allclose(found, expected[there].sum(axis=0), atol=1e-3 * learnt.clip)
+    total = summed(learnt, weights, x[there], y[there], np.arange(n)[there], n)
+    np.testing.assert_allclose(total, expected[there].sum(axis=0), atol=1e-3 * learnt.clip)
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
@@ -135,7 +135,7 @@ def test_a_gradient_is_its_own_record_s_to_the_last_bit(encoder):
 
 
 def test_a_sum_is_within_its_rounding_of_the_exact_one(monkeypatch):
-    """Of gradients as long as they may be, which nearly cancel."""
+    """The gradients are as long as they may be, and nearly cancel."""
     n, rng = 1000, np.random.default_rng(6)
     learnt = one_pass(records=n, batch=n)
     fake = rng.normal(size=(CHUNK, learnt.dimension))

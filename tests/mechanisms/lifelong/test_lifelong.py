@@ -86,14 +86,14 @@ def test_without_noise_all_tasks_are_in_the_model_and_of_a_memory_those_remember
     for memory in (None, 2):
         mechanism = publication(ridge=0.05, memory=memory)
         released, _ = run(mechanism, batches, read)
-        kept = []
+        remembered = []
         for task in range(5):
-            if memory is not None and len(kept) == memory:
+            if memory is not None and len(remembered) == memory:
                 if (left := forgotten(task)) >= memory:
                     continue
-                del kept[left]
-            kept.append(task)
-        tasks = [*kept, 5]
+                del remembered[left]
+            remembered.append(task)
+        tasks = [*remembered, 5]
         assert len(tasks) == (6 if memory is None else 3)
         np.testing.assert_allclose(released[-1].parameters, exact(mechanism.learner, tasks), rtol=0, atol=1e-9)
 
@@ -110,8 +110,8 @@ def test_it_learns_and_does_not_forget(training):
     """Real noise; and a model of the last task alone, which knows nothing of the first."""
     x, y = two_tasks(np.random.default_rng(1))
     normal = {"kind": "normalize"}
-    about = {"classes": 4, "columns": 3, "feature_map": normal, "task_size": 4000, "batch": None}
-    mechanism = publication({"epsilon": 20, "delta": 1e-6}, training=training, **about)
+    settings = {"classes": 4, "columns": 3, "feature_map": normal, "task_size": 4000, "batch": None}
+    mechanism = publication({"epsilon": 20, "delta": 1e-6}, training=training, **settings)
     mapped = x / np.linalg.norm(x, axis=1, keepdims=True)
     released, _ = run(mechanism, 2, lambda start, end: Records(x=mapped[start:end], y=y[start:end]))
     description = mechanism.model_description()
@@ -136,28 +136,28 @@ def test_heads_of_their_own_learn_what_contradicts_and_tell_the_tasks(privacy, n
     x = rng.normal(size=(6000, 3)).astype(np.float32) * 0.3
     x[:, 1] = np.where(np.arange(6000) < 3000, 0.8, -0.8)
     y = (x[:, 0] > 0).astype(int) ^ (np.arange(6000) >= 3000)
-    about = {"classes": 2, "columns": 3, "task_size": 3000, "batch": None}
-    found = {}
+    common = {"classes": 2, "columns": 3, "task_size": 3000, "batch": None}
+    accuracies = {}
     for heads in ("shared", "per_task"):
         of_tasks = {} if heads == "shared" else {"near": near}
-        mechanism = publication(privacy | {"epsilon": 20}, heads=heads, memory=3, **about, **of_tasks)
+        mechanism = publication(privacy | {"epsilon": 20}, heads=heads, memory=3, **common, **of_tasks)
         released, _ = run(mechanism, 2, lambda start, end: Records(x=x[start:end], y=y[start:end]))
         labels, scores = predict(mechanism.model_description(), released[-1].parameters, x)
-        found[heads] = (labels == y).mean()
+        accuracies[heads] = (labels == y).mean()
         assert scores.shape == (6000, 2)
     assert released[-1].parameters.shape == (4, 4)
-    chance.assert_above(found["per_task"], 0.9, mean=0.993, spread=0.0025, runs=200)
-    chance.assert_below(found["shared"], 0.68, mean=0.587, spread=0.006, runs=200)
+    chance.assert_above(accuracies["per_task"], 0.9, mean=0.993, spread=0.0025, runs=200)
+    chance.assert_below(accuracies["shared"], 0.68, mean=0.587, spread=0.006, runs=200)
 
 
 def test_a_task_s_model_is_near_what_it_is_said_to_be_near(silent):
     x, y = two_tasks(np.random.default_rng(4), 40)
     origin = np.random.default_rng(5).normal(size=(4, 4))
     learner = {"origin": origin.tolist()}
-    about = {"classes": 4, "columns": 3, "task_size": 40, "batch": None, "memory": 3, "learner": learner}
+    common = {"classes": 4, "columns": 3, "task_size": 40, "batch": None, "memory": 3, "learner": learner}
 
     def released(ridge, **settings):
-        mechanism = publication(ridge=ridge, **about, **settings)
+        mechanism = publication(ridge=ridge, **common, **settings)
         return run(mechanism, 2, lambda start, end: Records(x=x[start:end], y=y[start:end]))[0][-1].parameters
 
     shared, near_shared, near_origin = (
@@ -166,10 +166,10 @@ def test_a_task_s_model_is_near_what_it_is_said_to_be_near(silent):
         released(0.05, heads="per_task", near="origin"),
     )
     own = [near[:4] for near in (near_shared, near_origin)]
-    alone = publication(**about).learner
+    alone = publication(**common).learner
     total = alone.statistics(Records(x=x[:40], y=y[:40]), 40)
-    for found, center in zip(own, (shared, origin), strict=True):
-        np.testing.assert_allclose(found, alone.solve(total, 40, 0.05, center), rtol=0, atol=1e-9)
+    for weights, center in zip(own, (shared, origin), strict=True):
+        np.testing.assert_allclose(weights, alone.solve(total, 40, 0.05, center), rtol=0, atol=1e-9)
 
 
 @IN_EITHER_CURRENCY
@@ -206,7 +206,7 @@ def test_what_was_forgotten_is_never_made_up(privacy):
 
 @pytest.mark.parametrize("memory", [None, 50], ids=["sum", "memory"])
 def test_from_released_models_comes_white_noise_of_the_right_size(memory):
-    """Of a sum that goes on, or of batches remembered one by one."""
+    """The memory is a sum that goes on, or batches one by one."""
     mechanism = publication(classes=2, ridge=1e6, memory=memory, task_size=8, batch=4)
     batches = np.diff(sums_with_labels(mechanism, 12, 4 * np.arange(1, 13)), axis=1, prepend=0)
     column = running_sums_column(0.97) if memory is None else np.array([1.0])
@@ -215,7 +215,7 @@ def test_from_released_models_comes_white_noise_of_the_right_size(memory):
 
 @pytest.mark.parametrize("variant", ["joint, memory", "agem, memory", "heads"])
 def test_every_batch_has_spherical_laplace_noise_of_its_own(variant):
-    """Of tasks of one batch each: what is remembered of them comes first."""
+    """Tasks have one batch each; the memory of them comes first."""
     mechanism = publication(PURE, **VARIANTS[variant], task_size=4)
     assert_spherical_laplace_each(mechanism, lambda chain: chain[:2])
 
@@ -243,11 +243,11 @@ def test_a_map_of_its_own_is_told_with_every_release(stream):
     """A client who knows the release alone maps as the mechanism did: the stream's map, then its own."""
     mechanism = publication(feature_map=stream, features=9, width=2.0)
     description = mechanism.model_description()
-    told = description["feature_map"]["maps"]
-    assert [each["kind"] for each in told[:-1]] == [
+    maps = description["feature_map"]["maps"]
+    assert [each["kind"] for each in maps[:-1]] == [
         each["kind"] for each in (stream or {}).get("maps", [stream]) if each
     ]
-    assert told[-1] == {"kind": "random_fourier", "version": 1, "features": 9, "width": 2.0, "seed": 0}
+    assert maps[-1] == {"kind": "random_fourier", "version": 1, "features": 9, "width": 2.0, "seed": 0}
     x = reader()(0, 30).x
     schema = {"features": FEATURES, "task": {"kind": "classification", "classes": 3}, "feature_map": stream}
     mapped = mechanism.own_map(StreamSchema.model_validate(schema).mapping()(x))
@@ -273,7 +273,7 @@ def test_no_record_moves_the_features_of_others(monkeypatch):
 
 
 def test_a_thousand_small_tasks_run_through():
-    """What one step takes and leaves is the same at the end as at the beginning."""
+    """A step takes and leaves as much at the end as at the beginning."""
     mechanism = publication(memory=4, task_size=2, batch=None)
     released, chain = run(mechanism, 1000, lambda start, end: reader()(start % 400, start % 400 + end - start))
     assert [len(released), len(chain)] == [1000, 4]
@@ -297,7 +297,7 @@ def test_the_plan_tells_the_noise_of_each_task_s_batches(privacy):
     plan = mechanism.plan()
     assert plan["lifetime"]["share"] == "1"
     assert plan["first_releases"] == ENDS
-    assert [(told["records"], told["when"]) for told in plan["fits"]] == [
+    assert [(fit["records"], fit["when"]) for fit in plan["fits"]] == [
         (5, "task 1: 2 of 10 records"),
         (6, "task 2 and all that follow: 3 of 16 records"),
     ]
@@ -344,8 +344,8 @@ def test_settings_that_do_not_fit_are_refused(settings):
 def test_the_scores_of_tasks_fit_what_tells_them_apart(silent, hidden):
     """Below the tasks' own rows: least squares of which task a record is of, less the mean, along as many codes."""
     x, y = two_tasks(np.random.default_rng(4), 40)
-    about = {"classes": 4, "columns": 3, "task_size": 40, "batch": None, "memory": 3, "hidden": hidden}
-    mechanism = publication(heads="per_task", ridge=0.05, **about)
+    settings = {"classes": 4, "columns": 3, "task_size": 40, "batch": None, "memory": 3, "hidden": hidden}
+    mechanism = publication(heads="per_task", ridge=0.05, **settings)
     released = run(mechanism, 2, lambda start, end: Records(x=x[start:end], y=y[start:end]))[0][-1].parameters
     learner = mechanism.learner
     tasks = [

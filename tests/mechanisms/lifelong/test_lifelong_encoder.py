@@ -73,7 +73,7 @@ def test_a_record_teaches_the_encoder_or_is_counted_and_is_charged_everything_on
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_who_reads_both_releases_predicts_what_was_learnt(variant):
-    """What a release says of itself is enough, with the encoder's: numpy alone computes it."""
+    """The release's own description, with the encoder's, is enough: numpy alone computes the prediction."""
     mechanism = publication(feature_map={"kind": "center"}, **VARIANTS[variant])
     released, _ = run(mechanism, 4, lambda start, end: mapped(mechanism, reader()(start, end)))
     description, encoder = json.loads(json.dumps(mechanism.model_description())), released[0].parameters
@@ -85,8 +85,8 @@ def test_who_reads_both_releases_predicts_what_was_learnt(variant):
         "release": 1,
     }
     assert (description["features"], description["norm_bound"]) == (FEATURES, 1.0)
-    told = json.loads(json.dumps(released[0].model))
-    assert (told["kind"], told["encoder"]["layers"], told["shape"]) == ("encoder", [6, 4], [1, 76])
+    described = json.loads(json.dumps(released[0].model))
+    assert (described["kind"], described["encoder"]["layers"], described["shape"]) == ("encoder", [6, 4], [1, 76])
     x = reader(3)(0, 50).x
     features = mechanism.encoder.encoder(encoder, mechanism.feature_map(x))
     tasks = 2 if variant == "heads" else None
@@ -142,7 +142,7 @@ def test_it_learns_what_no_linear_model_can():
     x = rng.choice([-1.0, 1.0], size=(24_000, 12)) + 0.1 * rng.normal(size=(24_000, 12))
     y = (x[:, 0] * x[:, 1] > 0).astype(np.int64)
     x = (x / np.linalg.norm(x, axis=1, keepdims=True) * 2.0).astype(np.float32)
-    found = {}
+    accuracies = {}
     for records, rate in ((1, 1e-6), (16_000, 20.0)):
         mechanism = publication(
             {"epsilon": 8, "delta": 1e-6},
@@ -154,9 +154,9 @@ def test_it_learns_what_no_linear_model_can():
         )
         released, _ = run(mechanism, 2, lambda start, end: Records(x=x[start:end], y=y[start:end]))
         labels, _ = predict(mechanism.model_description(), released[1].parameters, x[20_000:], released[0].parameters)
-        found[records] = np.mean(labels == y[20_000:])
-    chance.assert_below(found[1], 0.6, mean=0.506, spread=0.0045, runs=120)
-    chance.assert_above(found[16_000], 0.85, mean=0.989, spread=0.008, runs=120)
+        accuracies[records] = np.mean(labels == y[20_000:])
+    chance.assert_below(accuracies[1], 0.6, mean=0.506, spread=0.0045, runs=120)
+    chance.assert_above(accuracies[16_000], 0.85, mean=0.989, spread=0.008, runs=120)
 
 
 @pytest.mark.usefixtures("installed")
@@ -175,9 +175,9 @@ def test_the_plan_tells_of_the_pass_and_of_the_batches():
 
 
 def refused(privacy=GAUSSIAN, **settings):
-    with pytest.raises(Refused) as found:
+    with pytest.raises(Refused) as refusal:
         publication(privacy, **settings)
-    return found.value
+    return refusal.value
 
 
 @pytest.mark.usefixtures("installed")

@@ -103,12 +103,12 @@ def test_a_gradient_is_projected_only_where_it_goes_against_the_older_tasks():
     met = Counter()
     for _ in range(100):
         gradient, reference = ((rng.normal(size=(4, 2)), rng.normal(size=(3, 2))) for _ in range(2))
-        found = projected(gradient, reference, rates)
+        direction = projected(gradient, reference, rates)
         if inner(gradient, reference) >= 0:
-            assert found is gradient
+            assert direction is gradient
         else:
-            assert inner(found, reference) == pytest.approx(0, abs=1e-12)
-            taken = [own - new for own, new in zip(gradient, found, strict=True)]
+            assert inner(direction, reference) == pytest.approx(0, abs=1e-12)
+            taken = [own - new for own, new in zip(gradient, direction, strict=True)]
             np.testing.assert_allclose(taken[0] * reference[1][0, 0], reference[0] * taken[1][0, 0], atol=1e-12)
         met[inner(gradient, reference) < 0] += 1
     assert min(met.values()) > 20
@@ -139,8 +139,8 @@ def test_steps_of_a_task_make_older_ones_worse_only_by_what_they_curve():
         fit = curvature / 2 * np.trace(weights @ of.second @ weights.T)
         return np.trace(rest @ of.second @ rest.T) + fit - curvature * gain * np.vdot(weights, of.labels)
 
-    kept, lost = (one._descend(start, older, second, 100, noise) for older in ((first,), ()))
-    assert loss(kept) < loss(start) + 0.2 * (loss(lost) - loss(start))
+    spared, lost = (one._descend(start, older, second, 100, noise) for older in ((first,), ()))
+    assert loss(spared) < loss(start) + 0.2 * (loss(lost) - loss(start))
     assert loss(lost) > loss(start) + 0.05
 
 
@@ -186,8 +186,8 @@ def test_the_noise_of_a_sum_is_that_of_explicit_linear_algebra(factor):
 def test_taking_noise_back_is_worth_what_is_told():
     """Noise of the sum of all batches for one cost (docs/mechanisms/lifelong.md)."""
     factor = learner().factor(Currency.ZCDP)
-    for batches, told in ((1, 1.34), (5, 1.71), (20, 2.08), (100, 2.97), (1000, 7.57)):
-        assert float(factor.column.square) ** 0.5 * spread(factor, batches) == pytest.approx(told, abs=0.006)
+    for batches, printed in ((1, 1.34), (5, 1.71), (20, 2.08), (100, 2.97), (1000, 7.57)):
+        assert float(factor.column.square) ** 0.5 * spread(factor, batches) == pytest.approx(printed, abs=0.006)
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)

@@ -175,7 +175,7 @@ def test_what_is_charged_falls_with_the_root_of_the_records_and_a_number_of_hits
 
 
 class Large(Run):
-    """Of so many slots that a ledger kept by brute force would take its time."""
+    """A run of so many slots that a ledger kept by brute force would take its time."""
 
     worst = Fraction(0)
 
@@ -185,14 +185,14 @@ class Large(Run):
 
 @both
 def test_with_as_many_records_as_the_plan_asks_for_every_answer_is_within_the_accuracy(privacy):
-    asked, alpha, cardinality = 300, 0.3, 6
+    count, alpha, cardinality = 300, 0.3, 6
     settings = {"accuracy": alpha, "cardinality": cardinality, "failure_probability": 1e-6}
-    first = queries(privacy, **settings).records_needed(asked)
+    first = queries(privacy, **settings).records_needed(count)
     run, choose, hard = Large(queries(privacy, first=first, **settings)), Random(11), 0
     skewed = [0.7, 0.2, 0.05, 0.03, 0.02, 0.0]
     run.arrive(np.random.default_rng(1).choice(cardinality, p=skewed, size=first).tolist())
     counts = run.counts
-    for number in range(asked):
+    for number in range(count):
         one = LinearQuery.holding(np.array([number % cardinality]))
         query = at_random(cardinality, choose) if choose.random() < 0.5 else one
         answer, measured = run.ask(query)
@@ -202,12 +202,12 @@ def test_with_as_many_records_as_the_plan_asks_for_every_answer_is_within_the_ac
 
 
 def test_the_bound_on_records_is_that_of_its_derivation():
-    alpha, beta, asked, cardinality = 0.2, 0.05, 1000, 31
+    alpha, beta, count, cardinality = 0.2, 0.05, 1000, 31
     mechanism = queries({"epsilon": 1}, accuracy=alpha, cardinality=cardinality, failure_probability=beta)
-    told = mechanism.records_needed(asked)
-    formula = 54 * 3 * (162 / 143) * log(cardinality + 1) * log((3 * asked + 1) / beta) / alpha**3
-    assert told == pytest.approx(formula, rel=0.01)  # but for the 1 in 1 + 3·H0
-    assert told < 2916 * log(cardinality + 1) * log(2 * asked / beta) / alpha**3 / 12, "paper-audit.md 3.1"
+    needed = mechanism.records_needed(count)
+    formula = 54 * 3 * (162 / 143) * log(cardinality + 1) * log((3 * count + 1) / beta) / alpha**3
+    assert needed == pytest.approx(formula, rel=0.01)  # but for the 1 in 1 + 3·H0
+    assert needed < 2916 * log(cardinality + 1) * log(2 * count / beta) / alpha**3 / 12, "paper-audit.md 3.1"
 
 
 def test_a_step_lowers_the_entropy_to_the_truth_by_what_the_hits_are_reckoned_with():
@@ -250,8 +250,8 @@ def test_a_threshold_is_kept_to_the_last_step(noise):
     run = Run(queries(PURE, hits=2))
     run.arrive([0] * 20)
     now = opened(run.chain)
-    kept = linear_queries.Opened(number=3, instance=now.instance, noise=noise, paid=77)
-    assert opened([kept.part()]) == kept
+    state = linear_queries.Opened(number=3, instance=now.instance, noise=noise, paid=77)
+    assert opened([state.part()]) == state
 
 
 def test_what_is_not_there_is_not_drawn_again():
@@ -317,9 +317,9 @@ def test_a_plan_for_some_hits_says_what_all_of_them_cost_together(privacy):
 
 def test_what_cannot_be_is_refused_with_the_reason():
     def refused(schema, mechanism, **more):
-        asked = {"mechanism": {"kind": "linear_queries", "first": 5} | mechanism, "privacy": PURE} | more
+        configuration = {"mechanism": {"kind": "linear_queries", "first": 5} | mechanism, "privacy": PURE} | more
         with pytest.raises(Refused) as problem:
-            build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(asked))
+            build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(configuration))
         return problem.value.path
 
     categories = {"task": {"kind": "categorical", "cardinality": 9}}

@@ -19,18 +19,18 @@ def pursuit(name, convexity=0.5):
 @pytest.mark.parametrize("name", NAMES)
 def test_no_point_of_the_set_nearby_is_better_than_the_oracles_and_that_is_not_far(name):
     one, rng = pursuit(name), np.random.default_rng(0)
-    kept = one.constraint
+    constraint = one.constraint
     for radius in (0.0, 1e-3, 0.1, 0.5, 10.0):
         for _ in range(40):
-            weights = kept.project(ORIGIN + 3 * rng.normal(size=SHAPE) * rng.uniform(), ORIGIN)
+            weights = constraint.project(ORIGIN + 3 * rng.normal(size=SHAPE) * rng.uniform(), ORIGIN)
             gradient = rng.normal(size=SHAPE)
-            found = one.oracle(weights, radius, gradient)
-            assert kept.holds(found, ORIGIN)
-            assert np.linalg.norm(found - weights) <= one.reach * radius + 1e-12
+            best = one.oracle(weights, radius, gradient)
+            assert constraint.holds(best, ORIGIN)
+            assert np.linalg.norm(best - weights) <= one.reach * radius + 1e-12
             for push in (0.01, 0.1, 1.0, 10.0, 1000.0):  # the best points nearby, up to where they are cut off
-                other = kept.project(weights - push * gradient, ORIGIN)
+                other = constraint.project(weights - push * gradient, ORIGIN)
                 other = weights + (other - weights) * min(1.0, radius / max(np.linalg.norm(other - weights), 1e-300))
-                assert np.vdot(gradient, found) <= np.vdot(gradient, other) + 1e-9
+                assert np.vdot(gradient, best) <= np.vdot(gradient, other) + 1e-9
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,16 +63,16 @@ def test_what_is_certified_is_the_smaller_of_two_bounds_less_what_a_move_gains(n
     grown = apart + np.linalg.norm(estimate + 0.5 * (weights - ORIGIN)) * (np.sqrt(2 * apart / older) + moved)
     gradient = newer * (weights - ORIGIN) + before + estimate
     gap = np.vdot(gradient, weights - one.constraint.lowest(gradient, ORIGIN))
-    found, left = one.step(weights, np.array([apart]), before, estimate, step)
+    stepped, left = one.step(weights, np.array([apart]), before, estimate, step)
     bound = min(grown, gap)
     assert left == pytest.approx((1 - 1 / (4 * one.reach**2)) * bound, rel=1e-5)
     towards = one.oracle(weights, np.sqrt(2 * bound / newer), gradient)
-    np.testing.assert_allclose(found, weights + (towards - weights) / (2 * one.reach**2), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(stepped, weights + (towards - weights) / (2 * one.reach**2), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_leader_that_is_reached_and_stays_is_certified_to_be_reached(name):
     one, nothing = pursuit(name), np.zeros(SHAPE)
-    found, left = one.step(ORIGIN, np.zeros(1), nothing, nothing, 1)
+    moved, left = one.step(ORIGIN, np.zeros(1), nothing, nothing, 1)
     assert left == [0.0]
-    np.testing.assert_array_equal(found, ORIGIN)
+    np.testing.assert_array_equal(moved, ORIGIN)

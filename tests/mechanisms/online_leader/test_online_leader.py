@@ -117,12 +117,12 @@ def test_the_leader_is_the_minimiser_of_all_gradients_so_far(monkeypatch):
 
         within = {"type": "ineq", "fun": lambda flat: 0.16 - ((flat - origin.ravel()) ** 2).sum()}
         options = {"ftol": 1e-14, "maxiter": 500}
-        found = optimize.minimize(
+        solution = optimize.minimize(
             objective, origin.ravel(), jac=True, method="SLSQP", constraints=[within], options=options
         )
         w = release.parameters
         reached = max(reached, float(np.linalg.norm(w - origin)))
-        np.testing.assert_allclose(w.ravel(), found.x, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(w.ravel(), solution.x, rtol=0, atol=1e-4)
     assert reached == pytest.approx(0.4)
 
 
@@ -231,10 +231,10 @@ def test_the_plan_tells_the_noise_of_every_run(noise):
     else:
         assert len(scales) == 1
     released, _ = run(mechanism, 5, reader())
-    told = plan["fits"][0]["noise"]
+    noise_of_run = plan["fits"][0]["noise"]
     described = released[0].perturbation.to_json()
     assert {name: described[name] for name in ("scale", "factor", "largest")} == {
-        name: told[name] for name in ("scale", "factor", "largest")
+        name: noise_of_run[name] for name in ("scale", "factor", "largest")
     }
 
 
@@ -355,8 +355,8 @@ def test_a_record_is_declassified_by_the_release_that_has_its_gradient_in_the_cl
 
         released, _ = run(mechanism, 20, read)
         shown = next(release.time for release in released if np.any(release.parameters))
-        told = next(release.time for release in released if mechanism.declassified(release.time) > batch * BATCH + 3)
-        assert shown == told
+        stated = next(release.time for release in released if mechanism.declassified(release.time) > batch * BATCH + 3)
+        assert shown == stated
 
 
 @pytest.mark.parametrize("noise", ["blt", "window_tree", "leaf", "block"])
@@ -368,13 +368,13 @@ def test_a_plan_says_from_when_on_a_record_is_no_longer_protected_and_what_it_lo
         assert "note" not in plan["lifetime"]
         assert mechanism.declassified(10**6 * BATCH) == 0
         return
-    told = plan["declassification"]
-    assert told["epsilon"] is None
-    assert "unbounded" in told["note"]
+    clause = plan["declassification"]
+    assert clause["epsilon"] is None
+    assert "unbounded" in clause["note"]
     assert "unbounded" in plan["lifetime"]["note"]
     times = range(0, 40 * BATCH, BATCH)
     gone = [mechanism.declassified(time) for time in times]
-    assert next(time for time, records in zip(times, gone, strict=True) if records) == told["first_time"]
+    assert next(time for time, records in zip(times, gone, strict=True) if records) == clause["first_time"]
     # Batch i has its release at time (i + 1)·b, and is protected in it.
     releases = [sum(records <= i * BATCH for records in gone[i + 1 :]) for i in range(20)]
-    assert {"least": min(releases), "most": max(releases)} == told["protected_releases"]
+    assert {"least": min(releases), "most": max(releases)} == clause["protected_releases"]

@@ -129,15 +129,15 @@ def test_the_map_follows_from_what_is_released_alone(rule):
             scaling = full_scales(release.parameters, 64, mechanism.noise().deviation())
             expected = scaling.center, scaling.factor, scaling.limit
         described = release.model["feature_map"]
-        found = (described["center"], described["factor"], described["limit"])
-        assert found == (expected[0].tolist(), expected[1].tolist(), expected[2])
+        released = (described["center"], described["factor"], described["limit"])
+        assert released == (expected[0].tolist(), expected[1].tolist(), expected[2])
 
 
 def test_a_preparation_that_begins_now_has_rule_2_and_those_from_before_keep_rule_1():
-    asked = contract.configured(SCALE, None, 1e-6)
-    assert "rule" not in asked.stored()["mechanism"]
-    assert build(StreamSchema.model_validate(TWO), asked).rule == 1
-    begun = asked.begun()
+    configuration = contract.configured(SCALE, None, 1e-6)
+    assert "rule" not in configuration.stored()["mechanism"]
+    assert build(StreamSchema.model_validate(TWO), configuration).rule == 1
+    begun = configuration.begun()
     assert begun.stored()["mechanism"]["rule"] == build(StreamSchema.model_validate(TWO), begun).rule == 2
     assert contract.configured(SCALE | {"rule": 1}, None, 1e-6).begun().stored()["mechanism"]["rule"] == 1
 
@@ -200,19 +200,19 @@ def test_the_map_follows_on_the_streams_own_and_reads_what_segments_hold():
 
 @pytest.mark.parametrize(("learner", "delta"), [*product(contract.linear_learners().values(), contract.DELTAS)])
 def test_a_publication_with_features_of_another_keeps_its_promise_before_and_after_the_map_is_known(learner, delta):
-    asked = contract.configured({"kind": "independent_batches", "batch": 8}, learner, delta)
-    asked = asked.model_validate(asked.stored() | {"features": {"from": "scales"}})
+    configuration = contract.configured({"kind": "independent_batches", "batch": 8}, learner, delta)
+    configuration = configuration.model_validate(configuration.stored() | {"features": {"from": "scales"}})
     schema = StreamSchema.model_validate(TWO)
     (release,) = prepared().step(64, (), 1, contract.reader(schema)[0]).releases
     released = ReleasedMap.of(release.model)
     try:
-        planned = build(schema, asked)
+        planned = build(schema, configuration)
     except Refused:
         return
-    running = build(schema, asked, released)
+    running = build(schema, configuration, released)
     assert planned.plan() == running.plan()
     assert planned.plan()["model"]["norm_bound"] == math.sqrt(3)
-    contract.keeps_its_promise(schema, asked)
+    contract.keeps_its_promise(schema, configuration)
     (fitted,) = running.step(8, (), 1, released.reading(schema, contract.reader(schema)[0])).releases
     assert fitted.perturbation == planned.step(8, (), 1, contract.reader(schema)[0]).releases[0].perturbation
 
@@ -227,9 +227,9 @@ def test_a_publication_with_features_of_another_keeps_its_promise_before_and_aft
 )
 def test_what_cannot_be_prepared_is_refused(stream, mechanism, why):
     named = {"features": {"from": "other"}} if mechanism.pop("features", False) else {}
-    asked = contract.configured(mechanism, None, 1e-6)
+    configuration = contract.configured(mechanism, None, 1e-6)
     with pytest.raises(Refused, match=why):
-        build(StreamSchema.model_validate(TWO | stream), asked.model_validate(asked.stored() | named))
+        build(StreamSchema.model_validate(TWO | stream), configuration.model_validate(configuration.stored() | named))
 
 
 def test_a_plan_warns_where_scales_are_mostly_noise():

@@ -22,11 +22,11 @@ WHITEN = SCALE | {"of": "whiten"}
 
 
 def prepared(records=64, delta=1e-6, released=None, epsilon=1, **stream):
-    asked = contract.configured(WHITEN | {"records": records}, None, delta).stored()
-    asked["privacy"]["epsilon"] = epsilon
+    stored = contract.configured(WHITEN | {"records": records}, None, delta).stored()
+    stored["privacy"]["epsilon"] = epsilon
     if released is not None:
-        asked["features"] = {"from": "scales"}
-    configuration = contract.configured(WHITEN, None, delta).model_validate(asked)
+        stored["features"] = {"from": "scales"}
+    configuration = contract.configured(WHITEN, None, delta).model_validate(stored)
     return build(StreamSchema.model_validate(THREE | stream), configuration, released)
 
 

@@ -210,13 +210,13 @@ def test_at_a_budget_without_limits_the_model_is_the_minimiser():
 
 @pytest.mark.parametrize(("mechanism", "privacy"), CASES)
 def test_a_fit_reads_what_it_charges_and_nothing_else(mechanism, privacy):
-    asked = []
+    ranges = []
 
     def noted(start, end):
-        asked.append((start, end))
+        ranges.append((start, end))
         return nothing(start, end)
 
-    assert [release.fit for release in run(publication(mechanism, privacy), 300, noted)] == asked
+    assert [release.fit for release in run(publication(mechanism, privacy), 300, noted)] == ranges
 
 
 def test_left_out_steps_are_noticed():

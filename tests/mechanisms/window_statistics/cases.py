@@ -1,4 +1,4 @@
-"""What tests of all mechanisms need to know of this one; tests/mechanisms/cases.py collects it."""
+"""Cases of this mechanism for the tests of all; tests/mechanisms/cases.py collects them."""
 
 KIND = {"kind": "window_statistics"}
 SHORT = KIND | {"block": 2, "blocks": 2}

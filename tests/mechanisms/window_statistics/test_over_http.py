@@ -1,4 +1,4 @@
-"""What an auditor outside can check of a window of statistics with HTTP alone."""
+"""An auditor outside checks a window of statistics with HTTP alone."""
 
 import numpy as np
 import pytest

@@ -11,8 +11,8 @@ from service.privacy.noise.correlated import Blt, Toeplitz
 
 
 def learner(blocks):
-    about = {"regularization": 0.1, "intercept": True, "norm_bound": 1.0, "features": 3, "classes": 2}
-    return WindowModel(loss=LOSSES["logistic"], blocks=blocks, **about)
+    settings = {"regularization": 0.1, "intercept": True, "norm_bound": 1.0, "features": 3, "classes": 2}
+    return WindowModel(loss=LOSSES["logistic"], blocks=blocks, **settings)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 7, 30])
@@ -36,7 +36,7 @@ def test_the_noise_of_a_window_is_that_of_explicit_linear_algebra(kind, blocks):
 
 def test_taking_noise_back_is_worth_what_is_told():
     """Noise of a window's sum times ‖c‖, against √W of independent noise (docs/mechanisms/window_statistics.md)."""
-    for blocks, told in ((2, 1.33), (7, 1.90), (32, 2.60), (1024, 4.18)):
+    for blocks, printed in ((2, 1.33), (7, 1.90), (32, 2.60), (1024, 4.18)):
         factor = learner(blocks).factor(Currency.ZCDP)
         cost = float(factor.column.square) ** 0.5 * spreads(factor, blocks)[-1]
-        assert cost == pytest.approx(told, abs=0.006)
+        assert cost == pytest.approx(printed, abs=0.006)

@@ -117,7 +117,7 @@ def test_what_was_forgotten_is_never_made_up(privacy):
 
 
 def test_from_released_models_comes_white_noise_of_the_right_size():
-    """Of sums over a window: what leaves it is added again before it is looked at (paper-audit.md 8.2)."""
+    """The test adds to each sum over a window what has left it, and then looks at the noise (paper-audit.md 8.2)."""
     steps = 12
     mechanism = publication(classes=2, ridge=1e6)
     sums = sums_with_labels(mechanism, steps, BLOCK * np.minimum(np.arange(1, steps + 1), BLOCKS))
@@ -137,8 +137,8 @@ def test_the_plan_tells_the_noise_and_the_ridge(privacy):
     plan = mechanism.plan()
     assert plan["lifetime"]["share"] == "1"
     assert plan["first_releases"] == [BLOCK * each for each in range(1, 9)]
-    (told,) = plan["fits"]
-    tells_its_noise(mechanism, told)
+    (fit,) = plan["fits"]
+    tells_its_noise(mechanism, fit)
     assert publication(privacy, ridge=0.3).plan()["fits"][0]["ridge"] == 0.3
     assert (mechanism.currency is Currency.PURE) == ("rho" not in plan["lifetime"])
 
@@ -147,7 +147,7 @@ def test_the_plan_tells_the_noise_and_the_ridge(privacy):
 def test_the_ridge_is_a_third_of_the_size_of_the_noise_matrix(privacy):
     """By drawing it 16 times: the spectral norm of a symmetric matrix of such noise, times 1/(3·h·slots)."""
     mechanism = publication(privacy, features=40, classes=3, learner={"intercept": False}, blocks=1)
-    (told,) = mechanism.plan()["fits"]
+    (fit,) = mechanism.plan()["fits"]
     learner = mechanism.learner
     noise = learner.perturbation(
         mechanism.currency, mechanism._charge(mechanism.schedule.lifetime().share), BLOCK
@@ -160,7 +160,7 @@ def test_the_ridge_is_a_third_of_the_size_of_the_noise_matrix(privacy):
         matrix[upper, right] = np.where(upper == right, draw, draw / np.sqrt(2))
         return np.linalg.norm(matrix + np.triu(matrix, 1).T, 2)
 
-    ratio = np.mean([longest() for _ in range(16)]) / 3 / 3 / BLOCK / told["ridge"]
+    ratio = np.mean([longest() for _ in range(16)]) / 3 / 3 / BLOCK / fit["ridge"]
     measured = {"mean": 0.975, "spread": 0.054 / 4, "runs": 400}
     chance.assert_above(ratio, 0.75, **measured)
     chance.assert_below(ratio, 1.2, **measured)
