@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -123,8 +123,6 @@ def verify_ledger(
 ) -> None:
     """Walk the whole ledger and recompute every hash and bound; name what does not hold."""
     with _loading():
-        from contextlib import ExitStack
-
         from service.embedded import EmbeddedError, embedded_database
         from service.ledger.verify import verify, verify_segments
         from service.store.database import Database, DatabaseUnavailable
