@@ -51,7 +51,7 @@ def tab(browser: Browser, service: Service) -> Callable[[], Page]:
 
     def open_tab() -> Page:
         context = browser.new_context(base_url=service.url, viewport=DESKTOP)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(100_000)
         return context.new_page()
 
     return open_tab
