@@ -1,7 +1,6 @@
 """Whether a publication becomes worse, from the newest releases of an evaluation that counts it. It costs nothing.
 
-`drift.py` has the statements. Blocks before the publication's first model are left out, and so are blocks of another
-size than the newest, which the erasure of records leaves.
+`drift.py` has the statements. Blocks before the publication's first model are left out.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from service.mechanisms.evaluation.drift import MEMORY, has_fallen, is_worse
-from service.mechanisms.evaluation.figures import ClassFigures
-from service.mechanisms.evaluation.told import figures_of, outline
+from service.mechanisms.evaluation.figures import BlockCounts, ClassFigures
+from service.mechanisms.evaluation.told import figures_of, outline, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,15 +73,17 @@ def course(blocks: Sequence[Block], name: str) -> dict[str, Any]:
     figures = figures_of(newest, noise, counts)
     if not isinstance(figures, ClassFigures) or newest["versions"][number] is None:
         return {"drift": None, "worse": None}
-    alike = [
-        (model["versions"][number], counts.ravel())
+    counted_blocks = [
+        (model["versions"][number], BlockCounts(slots_of(model), counts.ravel()))
         for model, _, counts in blocks
-        if model["slots"] == newest["slots"] and model["versions"][number] is not None
+        if model["versions"][number] is not None
     ]
-    versions = sorted({version for version, _ in alike})
-    now, last = ([counts for version, counts in alike if version in some] for some in (versions[-1:], versions[-2:-1]))
-    layout, counted = figures.layout, figures.counted
+    versions = sorted({version for version, _ in counted_blocks})
+    now, last = (
+        [block for version, block in counted_blocks if version in some] for some in (versions[-1:], versions[-2:-1])
+    )
+    layout, counted, whole = figures.layout, figures.counted, [block for _, block in counted_blocks]
     return {
-        "drift": has_fallen(layout, [each for _, each in alike], counted, publication=number) if alike[1:] else None,
+        "drift": has_fallen(layout, whole, counted, publication=number) if whole[1:] else None,
         "worse": is_worse(layout, now, last, counted, publication=number) if last else None,
     }

@@ -2,7 +2,7 @@
 
 Statement. Let the model in use be right about the newest block's records with a mean probability that is no lower than
 that of the blocks before it which are compared with it, records being independent. Then `has_fallen` is true with a
-probability of at most `rate`, whatever the noise, the number of slots and the models are.
+probability of at most `rate`, whatever the noise, the numbers of slots and the models are.
 
 Why. It is true only if the newest block's interval lies below that of the earlier blocks together. Both are exact
 (`intervals.Counted.share`), and each is on the wrong side of its own mean with a probability of at most rate/2. So each
@@ -19,15 +19,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from service.mechanisms.evaluation.figures import ClassFigures, added_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from service.mechanisms.evaluation.figures import BlockCounts
     from service.mechanisms.evaluation.intervals import Counted, Figure
     from service.mechanisms.evaluation.tables import ClassCounts
 
@@ -38,7 +35,7 @@ MEMORY = 8
 
 def has_fallen(
     layout: ClassCounts,
-    released: Sequence[NDArray[np.float64]],
+    blocks: Sequence[BlockCounts],
     counted: Counted,
     *,
     publication: int = 0,
@@ -46,33 +43,33 @@ def has_fallen(
 ) -> bool:
     """Return whether the newest block is worse than the blocks before it. False while it is the only one.
 
-    released: the counts of neighbouring blocks, the newest last. counted: how one of them was made.
+    blocks: neighbours, the newest last. counted: how one of them was made, all with the same noise.
     """
-    *before, newest = released[-MEMORY - 1 :]
+    *before, newest = blocks[-MEMORY - 1 :]
     return is_worse(layout, [newest], before, counted, publication=publication, rate=rate)
 
 
 def is_worse(
     layout: ClassCounts,
-    released: Sequence[NDArray[np.float64]],
-    before: Sequence[NDArray[np.float64]],
+    blocks: Sequence[BlockCounts],
+    before: Sequence[BlockCounts],
     counted: Counted,
     *,
     publication: int = 0,
     rate: float = RATE,
 ) -> bool:
-    """Return whether the blocks of `released` together are worse than other blocks. False if there are no others.
+    """Return whether some blocks together are worse than other blocks. False if there are no others.
 
-    It is true falsely with a probability of at most `rate`. Counts and `counted`: as of `has_fallen`.
+    It is true falsely with a probability of at most `rate`. Blocks and `counted`: as of `has_fallen`.
     """
     if not before:
         return False
-    now, usual = (_accuracy(layout, each, counted, publication, rate) for each in (released, before))
+    now, usual = (_accuracy(layout, each, counted, publication, rate) for each in (blocks, before))
     return now.population.high < usual.population.low
 
 
 def _accuracy(
-    layout: ClassCounts, released: Sequence[NDArray[np.float64]], counted: Counted, publication: int, rate: float
+    layout: ClassCounts, blocks: Sequence[BlockCounts], counted: Counted, publication: int, rate: float
 ) -> Figure:
-    counts, together = added_up(released, replace(counted, error=rate))
+    counts, together = added_up(blocks, replace(counted, error=rate))
     return ClassFigures(layout=layout, counts=counts, counted=together).accuracy(publication)

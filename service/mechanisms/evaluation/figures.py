@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+
+
+class BlockCounts(NamedTuple):
+    """A block's released counts, shape (layout.size,), and of how many slots they are."""
+
+    slots: int
+    counts: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -184,11 +191,11 @@ class ErrorFigures:
         return self.counted.mean(units, UNIT, largest)
 
 
-def added_up(released: Sequence[NDArray[np.float64]], counted: Counted) -> tuple[NDArray[np.float64], Counted]:
+def added_up(blocks: Sequence[BlockCounts], counted: Counted) -> tuple[NDArray[np.float64], Counted]:
     """Return the counts of several blocks together. counted: how one of them was made, all with the same noise."""
-    blocks = len(released)
-    together = replace(counted, slots=counted.slots * blocks, blocks=counted.blocks * blocks)
-    return np.sum(np.stack(list(released)), axis=0), together
+    slots = sum(each.slots for each in blocks)
+    together = replace(counted, slots=slots, blocks=counted.blocks * len(blocks))
+    return np.sum([each.counts for each in blocks], axis=0), together
 
 
 def rise(now: Figure, before: Figure) -> Figure:

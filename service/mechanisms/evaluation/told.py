@@ -55,10 +55,15 @@ def all_figures(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDAr
 def figures_of(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDArray[np.float64]) -> Figures:
     """Return what computes figures of a release."""
     layout = described_counts(model)
-    counted = Counted(noise=NoisyCounts.from_json(noise).noise, slots=max(1, model["slots"]))
+    counted = Counted(noise=NoisyCounts.from_json(noise).noise, slots=slots_of(model))
     if isinstance(layout, ClassCounts):
         return ClassFigures(layout=layout, counts=counts.ravel(), counted=counted)
     return ErrorFigures(layout=layout, counts=counts.ravel(), counted=counted)
+
+
+def slots_of(model: Mapping[str, Any]) -> int:
+    """Return how many slots a release counts; 1 where there were none, since counts of noise alone are a share too."""
+    return max(1, int(model["slots"]))
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ def block(version, right, *, slots=SLOTS):
 
 def test_nothing_is_known_before_there_is_something_to_compare_with():
     first, second = block(None, 0), block(1, 1600)
-    for blocks in ([first], [first, second], [second, first], [block(1, 800, slots=1000), second]):
+    for blocks in ([first], [first, second], [second, first]):
         assert course(blocks, "b") == UNKNOWN
     assert course([second, second], "a") == UNKNOWN, "it never had a model"
 
@@ -33,6 +33,13 @@ def test_nothing_is_known_before_there_is_something_to_compare_with():
 def test_one_version_drifts():
     assert course([block(1, 1600), block(1, 1600)], "b") == {"drift": False, "worse": None}
     assert course([block(1, 1600), block(1, 800)], "b") == {"drift": True, "worse": None}
+
+
+def test_blocks_of_other_sizes_are_compared_by_their_shares():
+    """Erased records leave smaller blocks, and so does a number of units that differs from block to block."""
+    assert course([block(1, 800, slots=1000), block(1, 1600)], "b") == {"drift": False, "worse": None}
+    assert course([block(1, 900, slots=1000), block(1, 1000)], "b") == {"drift": True, "worse": None}
+    assert course([block(1, 400, slots=1000), block(1, 1000)], "b") == {"drift": False, "worse": None}
 
 
 def test_a_version_is_worse_than_the_version_before_it_and_not_than_older_ones():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from service.mechanisms.evaluation.drift import MEMORY, RATE, has_fallen
+from service.mechanisms.evaluation.figures import BlockCounts
 from service.mechanisms.evaluation.intervals import Counted
 from service.mechanisms.evaluation.tables import ClassCounts, Predictions
 from tests import chance
@@ -16,7 +17,12 @@ LAYOUT = ClassCounts(classes=2, publications=1, bins=False)
 def alarms(layout, counts, noise, slots, rate=RATE):
     """Return by block whether it raised an alarm when it was the newest."""
     counted = Counted(noise=noise, slots=slots)
-    return [has_fallen(layout, counts[: end + 1], counted, rate=rate) for end in range(len(counts))]
+    blocks = blocks_of(counts, slots)
+    return [has_fallen(layout, blocks[: end + 1], counted, rate=rate) for end in range(len(blocks))]
+
+
+def blocks_of(counts, slots):
+    return [BlockCounts(slots, each) for each in counts]
 
 
 def streamed(rng, *, flipped, accuracy=0.8):
@@ -61,14 +67,14 @@ def test_a_block_alarms_falsely_with_at_most_the_stated_probability(privacy, acc
     for counts in (before, np.concatenate((before[:, 1:], newest), axis=1)):
         noisy = (counts + draw(noise, counts.shape)).astype(float)
         counted = Counted(noise=noise, slots=100)
-        seen = sum(has_fallen(layout, list(each), counted, rate=rate) for each in noisy)
+        seen = sum(has_fallen(layout, blocks_of(each, 100), counted, rate=rate) for each in noisy)
         chance.assert_no_more(seen, runs, rate)
 
 
 def test_one_block_alone_is_no_fall_and_old_blocks_are_forgotten():
     layout = ClassCounts(classes=2, publications=1, bins=False)
     counted = Counted(noise=noise_of(layout, "pure"), slots=1000)
-    good, bad = np.array([490.0, 10.0, 10.0, 490.0]), np.array([250.0, 250.0, 250.0, 250.0])
+    good, bad = blocks_of(np.array([[490.0, 10.0, 10.0, 490.0], [250.0, 250.0, 250.0, 250.0]]), 1000)
     assert not has_fallen(layout, [bad], counted)
     assert has_fallen(layout, [good, bad], counted)
     assert not has_fallen(layout, [bad, good], counted)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from service.mechanisms.evaluation.figures import ClassFigures, ErrorFigures, added_up, rise
+from service.mechanisms.evaluation.figures import BlockCounts, ClassFigures, ErrorFigures, added_up, rise
 from service.mechanisms.evaluation.intervals import Counted
 from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums, Predictions
 from service.privacy.currency import Currency
@@ -71,11 +71,10 @@ def test_calibration_is_the_mean_gap_of_the_bins():
 
 def test_blocks_are_added_up_with_their_noise():
     layout = ClassCounts(classes=2, publications=1, bins=False)
-    counts, together = added_up(
-        [np.array([40.0, 10, 10, 40]), np.array([30.0, 20, 20, 30])], Counted(noise=QUIET, slots=100)
-    )
-    assert (together.slots, together.blocks) == (200, 2)
-    assert ClassFigures(layout=layout, counts=counts, counted=together).accuracy(0).estimate == pytest.approx(0.7)
+    blocks = [BlockCounts(100, np.array([40.0, 10, 10, 40])), BlockCounts(50, np.array([10.0, 15, 15, 10]))]
+    counts, together = added_up(blocks, Counted(noise=QUIET, slots=100))
+    assert (together.slots, together.blocks) == (150, 2)
+    assert ClassFigures(layout=layout, counts=counts, counted=together).accuracy(0).estimate == pytest.approx(2 / 3)
 
 
 # With noise
