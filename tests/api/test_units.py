@@ -100,16 +100,21 @@ def test_a_publication_tells_what_a_unit_pays(service: Service, people: str):
 
 
 @pytest.mark.parametrize(
-    "mechanism",
+    ("mechanism", "learner"),
     [
-        {"kind": "linear_queries", "first": 4, "hits": 5, "accuracy": 0.5},
-        {"kind": "sliding_window", "block": 2, "blocks": 2},
+        ({"kind": "lifelong", "task_size": 4}, {"kind": "output_perturbation"}),
+        (
+            {"kind": "online_leader", "batch": 2, "noise": "window_tree", "window": 3}
+            | {"expiry": "block", "acknowledge_declassification": True},
+            LEARNER,
+        ),
     ],
 )
-def test_a_mechanism_that_nobody_has_shown_is_refused(service: Service, people: str, mechanism):
-    body = publication(people, mechanism, epsilon=1)
+def test_a_mechanism_that_nobody_has_shown_is_refused(service: Service, people: str, mechanism, learner):
+    body = publication(people, mechanism, learner=learner, epsilon=1)
     answer = service.client().post("/v1/publications", json=body)
     assert answer.status_code == 422, answer.text
+    assert "unit" in answer.text
 
 
 def test_scales_are_learnt_of_units_and_models_are_counted_on_them(service: Service):

@@ -20,17 +20,17 @@ class Busy:
 
     def __init__(self) -> None:
         self.moto = DomainDispatcherApplication(create_backend_app)
-        self.requests = count(1)
-        self.requests: list[tuple[str, str | None, int]] = []
+        self.numbers = count(1)
+        self.log: list[tuple[str, str | None, int]] = []
 
     def __call__(self, environ, start_response):
         request = Request(environ)
         if request.path == "/requests":
-            return Response(json.dumps(self.requests), mimetype="application/json")(environ, start_response)
+            return Response(json.dumps(self.log), mimetype="application/json")(environ, start_response)
         if request.method not in ("GET", "HEAD"):
             return self.moto(environ, start_response)
-        busy = next(self.requests) % BUSY_EVERY == 0
-        self.requests.append((request.path, request.headers.get("Range"), 503 if busy else 200))
+        busy = next(self.numbers) % BUSY_EVERY == 0
+        self.log.append((request.path, request.headers.get("Range"), 503 if busy else 200))
         return Response("SlowDown", status=503)(environ, start_response) if busy else self.moto(environ, start_response)
 
 

@@ -270,7 +270,7 @@ def test_a_first_mark_that_is_written_between_two_looks_is_not_taken_for_a_lost_
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=6))
     bench.publish_all()
-    monkeypatch.setattr(confirmation.Confirmer, "told", lambda *_: None)
+    monkeypatch.setattr(confirmation.Confirmer, "high_water_mark", lambda *_: None)
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=10))
     bench.publish_all()
