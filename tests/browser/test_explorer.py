@@ -59,6 +59,9 @@ def test_what_is_wrong_is_said_and_what_runs_can_be_cancelled(reader: Page):
     page.get_by_text("The map as JSON").click()
     page.get_by_label("Feature map as JSON").fill("{not json")
     page.get_by_role("button", name="Compare").click()
+    for _ in range(2):
+        with page.expect_response("**/explorations?limit=20"):  # the page looks regularly, and says so still
+            expect(page.locator("#problem")).to_contain_text("no JSON: the feature map")
     expect(page.locator("#problem")).to_contain_text("no JSON: the feature map")
     page.get_by_label("Features", exact=True).select_option("fourier")
     page.get_by_label("Privacy, ε").fill("1, 2, 3, 4, 5, 6, 7, 8")

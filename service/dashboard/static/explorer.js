@@ -205,7 +205,13 @@ async function charts(all, { lines, epsilons }) {
   ]);
 }
 
-const doing = (action) => () => action().then(() => failed(null), failed);
+const troubles = {};
+/** Where something failed. What somebody did wrong stays on the page until they do something else, whatever is looked up. */
+const trouble = (where) => (error) => {
+  troubles[where] = error;
+  failed(troubles.doing ?? troubles.looking ?? troubles.beginning ?? null);
+};
+const doing = (action) => () => action().then(() => trouble("doing")(null), trouble("doing"));
 const file = () => `exploration-${shown.id}`;
 for (const [value, [text]] of Object.entries(MAPS)) $("map").append(h("option", { value }, text));
 $("dataset").addEventListener("change", suit);
@@ -225,10 +231,10 @@ $("json").addEventListener("click", doing(() => download(`${at}/explorations/${s
 $("png").addEventListener("click", doing(async () => {
   for (const [id, name] of [["curves", "accuracy"], ["tradeoff", "by-epsilon"]]) save(await picture($(id)), `${file()}-${name}.png`);
 }));
-addEventListener("hashchange", () => look().catch(failed));
+addEventListener("hashchange", () => look().catch(trouble("looking")));
 
 frame();
 data().then(() => {
   for (const { name } of datasets.offers.slice(0, 2)) another(name);
-}).catch(failed);
-regularly(2, look, failed);
+}).catch(trouble("beginning"));
+regularly(2, look, trouble("looking"));
