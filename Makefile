@@ -38,13 +38,13 @@ demo: venv
 	$(BIN)/python -m demo
 
 # Each process has servers of its own; tests of one file stay together. Half of the tests wait most of the time, for a
-# lease, a tick or another process: so there are three times as many processes as two cores need. Tests of times come first,
+# lease, a tick or another process: so there are twice as many processes as two cores need. Tests of times come first,
 # beside the lint, while nothing else runs; there all modules of tests are compiled, once instead of in each process.
 # Dozens of programs start, so bytecode is kept, whatever the shell says.
 test: export PYTHONDONTWRITEBYTECODE =
 test: venv browser
 	$(MAKE) --no-print-directory --jobs 2 check times
-	$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m "not alone"
 
 times: export PYTHONDONTWRITEBYTECODE =
 times: venv
