@@ -124,12 +124,8 @@ class AsyncStream:
         patience: float = PATIENCE_SECONDS,
         journal: str | Path | None = None,
         uncertain: Resolution = "refuse",
-        ahead: bool = False,
     ) -> Appended:
-        """Append records as `Stream.append` does.
-
-        `data` is read in the event loop, which waits for a thread that is `ahead`: so let it come from memory.
-        """
+        """Append records as `Stream.append` does; `data` is read in the event loop, so let it come from memory."""
         with (
             reporting(progress, data) as report,
             opened(journal, self.name, key, self._sender, uncertain) as notes,
@@ -147,7 +143,6 @@ class AsyncStream:
                     progress=report,
                     patience=patience,
                     journal=notes,
-                    ahead=ahead,
                 )
             )
 

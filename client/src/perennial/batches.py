@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -28,16 +27,6 @@ class Batch:
     first: int
     block: Block
 
-    @cached_property
-    def body(self) -> tuple[str, bytes]:
-        """The media type and the body of a request with the records."""
-        return encode(self.block)
-
-    @cached_property
-    def digest(self) -> str:
-        """A digest of the records, the same however they came and are encoded."""
-        return _digest(self.block)
-
     def halves(self) -> tuple[Batch, Batch]:
         """Return both halves."""
         middle = len(self.block) // 2
@@ -47,7 +36,7 @@ class Batch:
         )
 
 
-def cut(blocks: Iterator[Block], most: int | None = None) -> Generator[Batch]:
+def cut(blocks: Iterator[Block], most: int | None = None) -> Iterator[Batch]:
     """Yield batches of so many records, the last one of fewer: the same ones however the records come in blocks.
 
     most: records of a batch; default as many of that width as the service surely takes.
@@ -62,13 +51,6 @@ def cut(blocks: Iterator[Block], most: int | None = None) -> Generator[Batch]:
         first, rest = first + full, whole[full:] if full < len(whole) else None
     if rest is not None:
         yield Batch(first=first, block=rest)
-
-
-def ready(batches: Iterator[Batch], *, digested: bool) -> Generator[Batch]:
-    """Yield the batches once their bodies are made and, if `digested`, their digests."""
-    for batch in batches:
-        _ = batch.body, digested and batch.digest
-        yield batch
 
 
 def _usual_size(block: Block) -> int:
@@ -108,18 +90,3 @@ def _as_arrow(block: Block) -> bytes:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue().to_pybytes())
-
-
-def _digest(block: Block) -> str:
-    made = hashlib.sha256(f"{None if block.x is None else block.x.shape}".encode())
-    if block.x is not None:
-        made.update(
-            json.dumps(block.x.tolist()).encode()
-            if block.has_texts
-            else np.ascontiguousarray(block.x, dtype=np.float32).data
-        )
-    if block.y is not None:
-        made.update(np.ascontiguousarray(block.y, dtype=np.float64).data)
-    if block.unit is not None:
-        made.update(json.dumps([str(each) for each in block.unit.tolist()]).encode())
-    return made.hexdigest()

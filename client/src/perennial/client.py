@@ -137,7 +137,6 @@ class Stream:
         patience: float = PATIENCE_SECONDS,
         journal: str | Path | None = None,
         uncertain: Resolution = "refuse",
-        ahead: bool = False,
     ) -> Appended:
         """Append records in batches, none of them twice, and return what was accepted.
 
@@ -161,8 +160,6 @@ class Stream:
                 where it stopped on any later day too. It needs a `key`, and holds digests of batches, no records.
             uncertain: what becomes of a batch that was sent on an earlier day and never answered, which with a journal
                 raises Uncertain: "skip" it if the stream has it, "send" it if not.
-            ahead: let a thread read data and prepare the next batch while one is sent: for data that never waits, as
-                of files.
 
         Raises InvalidData or InvalidRecords for records that can't be in the stream.
         """
@@ -183,7 +180,6 @@ class Stream:
                     progress=report,
                     patience=patience,
                     journal=notes,
-                    ahead=ahead,
                 )
             )
 

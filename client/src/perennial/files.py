@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from perennial.ahead import one_ahead
 from perennial.errors import InvalidData
 from perennial.extras import needs
 from perennial.stores import LocalFile, StoredObject
@@ -36,7 +36,16 @@ def read(
     if reader is None:
         raise InvalidData(f"{file.name}: its name must end in {', '.join(sorted(_READERS))}.")
     pieces = reader(file, _Wanted(columns, text))
-    return pieces if reader is _ndjson else one_ahead(pieces)
+    return pieces if reader is _ndjson else _ahead(pieces)
+
+
+def _ahead(tables: Generator[Any]) -> Iterator[Any]:
+    """Yield the tables; a thread reads each while the one before is used."""
+    with closing(tables), ThreadPoolExecutor(max_workers=1) as reader:
+        following = reader.submit(next, tables, None)
+        while (table := following.result()) is not None:
+            following = reader.submit(next, tables, None)
+            yield table
 
 
 def _ending(file: LocalFile | StoredObject) -> str:

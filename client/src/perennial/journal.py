@@ -6,11 +6,15 @@ again. A batch that was sent and never answered is sent again only while the ser
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
 
 from perennial.errors import InvalidData, PerennialError, Uncertain
 from perennial.exchange import is_remembered
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perennial.batches import Batch
+    from perennial.data import Block
 
 _ON_DISK = "PRAGMA synchronous = FULL"  # a batch is sent only when the note of it is on disk
 Resolution: TypeAlias = Literal["refuse", "skip", "send"]
@@ -96,7 +101,7 @@ class Journal:
         entry = "" if known is not None and self._uncertain == "skip" else None
         self._database.execute(
             "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (self._append, batch.first, len(batch.block), batch.digest, self._sender, now, entry),
+            (self._append, batch.first, len(batch.block), digest(batch.block), self._sender, now, entry),
         )
         return now if entry is None else None
 
@@ -128,7 +133,7 @@ class Journal:
         return None if row is None else Sent(**dict(zip(columns.split(", "), row, strict=True)))
 
     def _same(self, batch: Batch, known: Sent) -> None:
-        if (known.records, known.digest) != (len(batch.block), batch.digest):
+        if (known.records, known.digest) != (len(batch.block), digest(batch.block)):
             raise InvalidData(
                 f"The batch that begins with record {batch.first} was sent before with other records, or with "
                 "another `batch`: append exactly the same data in batches of the same size, or new data under another "
@@ -165,3 +170,19 @@ def opened(
         busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
         reason = "another process appends with it" if busy else f"it is no journal, or its disk fails ({error})"
         raise PerennialError(f"The journal {path} can't be used: {reason}.") from None
+
+
+def digest(block: Block) -> str:
+    """Return a digest of records, the same however they came and are encoded."""
+    made = hashlib.sha256(f"{None if block.x is None else block.x.shape}".encode())
+    if block.x is not None:
+        made.update(
+            json.dumps(block.x.tolist()).encode()
+            if block.has_texts
+            else np.ascontiguousarray(block.x, dtype=np.float32).data
+        )
+    if block.y is not None:
+        made.update(np.ascontiguousarray(block.y, dtype=np.float64).data)
+    if block.unit is not None:
+        made.update(json.dumps([str(each) for each in block.unit.tolist()]).encode())
+    return made.hexdigest()

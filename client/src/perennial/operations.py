@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from perennial.ahead import one_ahead
-from perennial.batches import Batch, cut, ready
+from perennial.batches import Batch, cut, encode
 from perennial.data import blocks
 from perennial.errors import Halted, InvalidRecords, NotYet, Problem, UnknownServer
 from perennial.exchange import (
@@ -236,7 +235,6 @@ def append(
     progress: Progress | None = None,
     patience: float = PATIENCE_SECONDS,
     journal: Journal | None = None,
-    ahead: bool = False,
 ) -> Exchange[Appended]:
     """Append all records of `data`, batch by batch, none of them twice."""
     if key is not None and not 1 <= len(key) <= LONGEST_KEY:
@@ -247,8 +245,7 @@ def append(
     records, entries = 0, []
     try:
         confirmed = journal is not None and (yield from _has_newest(stream, journal))
-        pieces = cut(blocks(data, label, features, names, unit), batch)
-        for piece in one_ahead(ready(pieces, digested=journal is not None)) if ahead else pieces:
+        for piece in cut(blocks(data, label, features, names, unit), batch):
             pending = [piece]
             while pending:
                 entry = (
@@ -315,7 +312,7 @@ def _post_batch(
     Only batches whose key nobody can use again are split: split elsewhere the next time, they would be stored twice.
     since: when the key was first used, in seconds since 1970; default now.
     """
-    media_type, body = batch.body
+    media_type, body = encode(batch.block)
     doubts: list[str] = []
     try:
         return (yield from post_records(stream, media_type, body, f"{root}:{batch.first}", patience, since, doubts))
