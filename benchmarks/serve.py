@@ -159,7 +159,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.6)
     parser.add_argument("--rounds", type=int, default=8)
     options = parser.parse_args()
-    with service(worker=True) as running, Database(running.database_url).listen(NEW_RELEASE) as notices:
+    with (
+        service(worker=True, max_key_requests=1e9) as running,
+        Database(running.database_url).listen(NEW_RELEASE) as notices,
+    ):
         prompt, ticking = (Publication(running, notices, publish_delay=each) for each in (0, TICK_SECONDS))
         prompt.release()
         ticking.release()
