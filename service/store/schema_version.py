@@ -19,7 +19,7 @@ def is_current(connection: Connection) -> bool:
 
 
 def newest() -> set[str]:
-    """Return the revision that no other one follows; there are several only where somebody forked the chain."""
+    """Return the last revision of the chain of migrations: several revisions if the chain forks."""
     migrations = [dict(_REVISIONS.findall(path.read_text())) for path in (folder() / "versions").glob("*.py")]
     return {each["revision"] for each in migrations} - {each.get("down_revision", "") for each in migrations}
 

@@ -63,7 +63,7 @@ def not_older(answers: list[Seen], truth: list[Seen]) -> None:
 
 
 class Reader:
-    """Reads a publication in all ways, with keys of its own, any of which somebody may revoke at any moment."""
+    """Reads a publication in all ways. Its keys are its own, and each may be revoked at any moment."""
 
     def __init__(self, service: Service, name: str) -> None:
         self._service, self._url = service, f"/v1/publications/{name}/releases"

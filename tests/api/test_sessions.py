@@ -54,7 +54,7 @@ def test_a_session_may_look_and_do_nothing_else_whatever_its_key_may(service: Se
 
 
 def test_it_may_label_where_its_key_says_so_and_from_our_pages_alone(service: Service, visitor):
-    """A person who gets a record sees it, and nobody else gets it meanwhile: that is more than looking."""
+    """To get a record also keeps it from others for a while, so the right to read is not enough."""
     stream = unlabelled(service)
     publication = publish(service, stream)
     post(service, stream, np.ones((4, 2)))

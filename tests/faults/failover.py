@@ -140,7 +140,7 @@ class Round:
     def settle(self, last: Progress, left: Progress) -> None:
         """Waits until the stream goes on or has stopped for good, and notes what must not have happened.
 
-        last: how far the database that was lost had come. left: the one that is there instead, before anybody used it.
+        last: how far the lost database had come. left: the state of its successor before its first use.
         """
         state = wait_until(lambda: self._state(left))
         lost = self._lost()

@@ -52,7 +52,7 @@ class LargeBodies:
 
     def __init__(self) -> None:
         self._turn = asyncio.Semaphore(1)
-        self._asking = threading.Lock()  # the thread of a cancelled request goes on, and its answer is for nobody else
+        self._asking = threading.Lock()  # a cancelled request's thread still takes its own answer
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 

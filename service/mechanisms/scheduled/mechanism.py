@@ -1,8 +1,8 @@
 """Schedule × learner × kind of guarantee: models fitted on a public schedule, each released for its charge.
 
 Statement. Private: every record of the stream. Neighbours: R⊥, one slot's record replaced or emptied. The release is
-every `Release` of the infinite run, noise and all. Over the whole run, whoever chooses the records
-adaptively, one record loses at most `capacity`: an ε (kind PURE) or a ρ (ZCDP), hence (ε, δ).
+every `Release` of the infinite run, with its noise. Over the whole run one record loses at most `capacity`, also where
+an adversary chooses the records adaptively: an ε (currency PURE) or a ρ (ZCDP), hence (ε, δ).
 
 Why. A fit reads a range fixed by the schedule alone; its centre is an earlier release, never an exact minimiser, so
 given the past its output depends on that range only. The learner keeps to its charge, and rounds the scale of its

@@ -16,7 +16,7 @@ _LABELS, _RECORDS = "tests/api/test_labels.py", "tests/api/test_records.py"
 
 @bug(f"{_MESSAGES}::test_a_mistake_in_a_publication_is_explained")
 def a_refusal_that_repeats_a_name_that_nobody_could_have_meant() -> None:
-    """A reader of refusals sees what somebody sent."""
+    """A refusal repeats a name that was sent."""
     from service.inputs import words
 
     rewrite(words._no_such_field, ('"no such field{_meant', '"no such field {sent}{_meant'))

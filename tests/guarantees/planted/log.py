@@ -133,7 +133,7 @@ def another_log_that_is_gone_on_with() -> None:
 
 @bug(f"{_ANOTHER}[emptied]")
 def batches_that_were_lost_before_they_were_numbered() -> None:
-    """The promised batches are gone, and nobody notices."""
+    """Accepted batches are lost before they have numbers, and the reader goes on."""
     from service.log import reader
 
     rewrite(reader._lost, ("newest >= due and not after", "False"))
@@ -149,7 +149,7 @@ def a_batch_that_was_cut_out() -> None:
 
 @bug(f"{_DEAD}::test_a_damaged_batch_is_set_aside_and_the_next_one_gets_its_numbers")
 def a_damaged_batch_that_is_gone() -> None:
-    """The reader trims a batch that it could not number, and nobody can look at it."""
+    """The reader deletes a batch that it could not number, and keeps no copy of it."""
     from service.log import Reader
 
     wrap(Reader, "bury", lambda *_: None)
