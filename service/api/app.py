@@ -19,6 +19,7 @@ from service.api.http.direct import answer_directly
 from service.api.http.headers import completed, next_request, request_id
 from service.api.http.problems import Problem
 from service.api.notifier import Notifier
+from service.api.ready_appends import ReadyAppends
 from service.api.ready_releases import ReadyReleases
 from service.api.routes import (
     card,
@@ -135,6 +136,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         app.add_middleware(metrics.MetricsPort, port=metrics_port)
     app.add_middleware(Outermost)
     app.add_middleware(ReadyReleases, metrics_port=metrics_port)
+    app.add_middleware(ReadyAppends, metrics_port=metrics_port)
     _complete_openapi(app)
     return app
 
@@ -184,7 +186,7 @@ class Outermost:
             scope = {**scope, "method": "GET", "perennial.head": True}
         request = next_request()
         logs.request.set(request)
-        began, started = time.perf_counter(), False
+        began, started = scope.get(metrics.BEGAN, time.perf_counter()), False
 
         async def complete(message: Message) -> None:
             nonlocal started

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from service.api.http.headers import completed, next_request, request_id
 from service.api.http.representations import VERSION_HEADERS, choose, latest_headers, unchanged
+from service.api.ready_keys import ready_key
 from service.api.routes import metrics
 from service.api.routes.releases import LATEST, VERSION
-from service.store import keys
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -67,7 +67,7 @@ class ReadyReleases:
         if len(headers) < len(scope["headers"]) or b"prefer" in headers or representation is None:
             return None
         shared: Services = scope["app"].state.services
-        key = _key(shared, headers.get(b"authorization", b"").decode("latin-1"))
+        key = ready_key(shared, headers, "read")
         if key is None:
             return None
         tag = headers.get(b"if-none-match", b"").decode("latin-1")
@@ -76,16 +76,6 @@ class ReadyReleases:
             scope["route"] = VERSION if path[2] else LATEST
             shared.requests.count(key.id)
         return ready
-
-
-def _key(shared: Services, authorization: str) -> Key | None:
-    scheme, _, secret = authorization.partition(" ")
-    if scheme != "Bearer":
-        return None
-    key = shared.keys.remembered((secret, keys.find))
-    if key is None or not {"read", "admin"} & key.scopes or shared.requests.early(key.id):
-        return None
-    return key
 
 
 def _release(

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Iterator
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -23,15 +23,19 @@ from service.api.http.problems import Problem, documented, media_type, unread_fo
 from service.api.schemas import UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, as_json, is_entry
 from service.api.services import Services, Shared, services
 from service.log import BacklogFull, IdempotencyConflict
+from service.settings import Settings
 from service.store import erasing, numbering
 from service.store.erasing import NotNumbered
+from service.store.keys import Key
 from service.store.streams import Stream
 from service.streams import batches
 from service.streams.batches.packed import TooLong
+from service.streams.layout import RecordLayout
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
 
 LONGEST_IDEMPOTENCY_KEY = 255
+REFUSED = "perennial.refused"  # in the scope of a request: the error that it ended with (ready_appends.py)
 INLINE_NAMED_BYTES = 2**16  # of a stream with names: records by name take several times as long to read
 
 
@@ -91,6 +95,8 @@ _POST = {
 
 async def post_records(request: Request) -> Response:
     """Appends a batch to the stream, whole or not at all."""
+    if (refused := request.scope.get(REFUSED)) is not None:
+        raise refused
     shared, key, stream = await services(request), await INGESTER(request), request.path_params["stream"]
     row = await shared.schema(stream) if visible(key, stream) else None
     if row is None:
@@ -98,28 +104,35 @@ async def post_records(request: Request) -> Response:
     idempotency_key = _idempotency_key(request)
     if media_type(request) not in batches.READERS:
         raise unread_format(*batches.READERS)
-    scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
-    once = _only_one(shared, f"{row.log}:{scope}") if scope else contextlib.nullcontext()
-    with once, shared.in_flight.body(key.id) as held:
+    with only_once(shared, row, key, idempotency_key) as scope, shared.in_flight.body(key.id) as held:
         batch = await _read(request, shared, row, held, known_again=scope is not None)
-        try:
-            appended = await shared.appender.append(
-                row.log,
-                batch.content,
-                batch.records,
-                idempotency=(scope, batch.fingerprint) if scope else None,
-            )
-        except BacklogFull:
-            raise Problem(
-                "backlog-full", "Send it again later; nothing was stored.", headers={"Retry-After": "1"}
-            ) from None
-        except IdempotencyConflict:
-            raise Problem(
-                "idempotency-conflict", "Use a new Idempotency-Key for a new body; nothing was stored."
-            ) from None
+        return as_json(await append(shared, row, batch, scope), 202)
+
+
+async def append(shared: Services, stream: Stream, batch: Batch, scope: str | None) -> dict[str, Any]:
+    """Append a batch that was read, and return the answer.
+
+    scope: whose Idempotency-Key it has, and which; None: it has none.
+    """
+    try:
+        appended = await shared.appender.append(
+            stream.log,
+            batch.content,
+            batch.records,
+            idempotency=(scope, batch.fingerprint) if scope else None,
+        )
+    except BacklogFull:
+        raise Problem(
+            "backlog-full", "Send it again later; nothing was stored.", headers={"Retry-After": "1"}
+        ) from None
+    except IdempotencyConflict:
+        raise Problem("idempotency-conflict", "Use a new Idempotency-Key for a new body; nothing was stored.") from None
     if appended.new:
-        metrics.ACCEPTED.labels(stream).inc(appended.records)
-    return as_json({"accepted": appended.records, "entry": appended.entry}, 202)
+        _accepted(stream.name).inc(appended.records)
+    return {"accepted": appended.records, "entry": appended.entry}
+
+
+_accepted = functools.cache(metrics.ACCEPTED.labels)  # to look for it takes as long as to count
 
 
 async def _read(request: Request, shared: Services, stream: Stream, held: Body, *, known_again: bool) -> Batch:
@@ -130,7 +143,7 @@ async def _read(request: Request, shared: Services, stream: Stream, held: Body, 
     body, secret = await shared.batch(request, held), await shared.secret_of_units(stream)
     layout, settings, kind = stream.layout, shared.settings, media_type(request)
     most = min(settings.max_batch_records, layout.most_records)
-    try:
+    with refusals(settings, most):
         if isinstance(body, Large):
             task = Task(
                 schema=stream.schema,
@@ -143,9 +156,31 @@ async def _read(request: Request, shared: Services, stream: Stream, held: Body, 
             batch = await shared.large_bodies.read(task, body.sent)
             held.resize(batch.size)
             return batch
-        read = functools.partial(batches.read_batch, batches.READERS[kind], body, layout, most, secret)
-        slow = layout.reads_text or (layout.names and len(body) > INLINE_NAMED_BYTES)
-        records, content = await run_in_threadpool(read) if slow else read()
+        if slow(layout, len(body)):
+            return await run_in_threadpool(read_batch, body, kind, stream, most, secret, known_again=known_again)
+        return read_batch(body, kind, stream, most, secret, known_again=known_again)
+
+
+def slow(layout: RecordLayout, size: float) -> bool:
+    """Return whether to read a body of so many bytes takes so long that nobody should wait for it."""
+    return layout.reads_text or (bool(layout.names) and size > INLINE_NAMED_BYTES)
+
+
+def read_batch(body: bytes, kind: str, stream: Stream, most: int, secret: bytes | None, *, known_again: bool) -> Batch:
+    """Return the batch that a body of at most so many records holds.
+
+    secret: of the stream's pseudonyms, if it has units. known_again: the batch needs a fingerprint.
+    """
+    records, content = batches.read_batch(batches.READERS[kind], body, stream.layout, most, secret)
+    fingerprint = batches.fingerprint(body, secret) if known_again else ""
+    return Batch(content=content, records=records, size=len(body), fingerprint=fingerprint)
+
+
+@contextlib.contextmanager
+def refusals(settings: Settings, most: int) -> Iterator[None]:
+    """Raise the Problem of a batch that can't be read, or holds more than so many records."""
+    try:
+        yield
     except batches.InvalidRecords as refused:
         raise refusal(refused, " Nothing was stored.") from None
     except batches.TooManyRecords:
@@ -156,8 +191,6 @@ async def _read(request: Request, shared: Services, stream: Stream, held: Body, 
         raise Problem(
             "too-large", "To read this body takes more memory than there is. Nothing was stored; send smaller batches."
         ) from None
-    fingerprint = batches.fingerprint(body, secret) if known_again else ""
-    return Batch(content=content, records=records, size=len(body), fingerprint=fingerprint)
 
 
 router.add_api_route(
@@ -229,15 +262,21 @@ def _idempotency_key(request: Request) -> str | None:
 
 
 @contextlib.contextmanager
-def _only_one(shared: Services, request: str) -> Iterator[None]:
-    """Refuses a second request with the same Idempotency-Key while the first one runs in this process.
+def only_once(shared: Services, stream: Stream, key: Key, idempotency_key: str | None) -> Iterator[str | None]:
+    """Return whose Idempotency-Key a request has, and which; None: it has none.
 
-    It only spares work: what keeps a batch from being stored twice is the log's own step, whichever process asks it.
+    Refuses a second request with the same one while the first runs in this process. It only spares work: what keeps a
+    batch from being stored twice is the log's own step, whichever process asks it.
     """
+    if not idempotency_key:
+        yield None
+        return
+    scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}"
+    request = f"{stream.log}:{scope}"
     if request in shared.running:
         raise Problem("idempotency-running", "Wait for the first request's answer, or repeat it later.")
     shared.running.add(request)
     try:
-        yield
+        yield scope
     finally:
         shared.running.discard(request)

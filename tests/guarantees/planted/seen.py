@@ -224,9 +224,9 @@ def a_key_that_is_remembered_for_ever() -> None:
 @bug(f"{_READY}::test_a_key_of_another_stream_or_scope_gets_nothing_from_memory")
 def releases_for_every_key_that_is_known() -> None:
     """A key that may only send records reads models."""
-    from service.api import ready_releases
+    from service.api.ready_keys import ready_key
 
-    rewrite(ready_releases._key, ('not {"read", "admin"} & key.scopes or ', ""))
+    rewrite(ready_key, ('not {needed, "admin"} & key.scopes or ', ""))
 
 
 @bug(f"{_READY}::test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus")
@@ -243,3 +243,30 @@ def releases_on_the_port_for_prometheus() -> None:
     from service.api.ready_releases import ReadyReleases
 
     rewrite(ReadyReleases._find, (' or scope["server"][1] == self._metrics_port', ""))
+
+
+_APPENDS = "tests/api/test_ready_appends.py"
+
+
+@bug(f"{_APPENDS}::test_a_key_of_another_stream_or_scope_appends_nothing")
+def appends_to_every_stream_that_is_known() -> None:
+    """A key that may write to one stream writes to all."""
+    from service.api.ready_appends import ReadyAppends
+
+    rewrite(ReadyAppends._find, (" or (key.streams is not None and stream.name not in key.streams)", ""))
+
+
+@bug(f"{_APPENDS}::test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus")
+def appending_that_counts_for_no_rate() -> None:
+    """A key sends as often as it likes."""
+    from service.api.ready_appends import ReadyAppends
+
+    rewrite(ReadyAppends.__call__, ("ready.shared.requests.count(ready.key.id)", "pass"))
+
+
+@bug(f"{_APPENDS}::test_what_the_log_refuses_is_asked_once_and_answered_as_by_the_application")
+def appending_again_what_the_log_did_not_answer() -> None:
+    """A batch whose answer was lost is stored twice."""
+    from service.api.ready_appends import ReadyAppends
+
+    rewrite(ReadyAppends.__call__, ("scope[REFUSED] = error", "receive = _again(message, receive)"))

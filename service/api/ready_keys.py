@@ -1,0 +1,27 @@
+"""Keys of requests that this process can answer at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from service.store import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from service.api.services import Services
+    from service.store.keys import Key
+
+
+def ready_key(shared: Services, headers: Mapping[bytes, bytes], needed: str) -> Key | None:
+    """Return the key that a request shows; None where it has to be looked up, asks too often or may not do this.
+
+    headers: of the request. needed: the scope that the key must have, or `admin`.
+    """
+    scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    if scheme != "Bearer":
+        return None
+    key = shared.keys.remembered((secret, keys.find))
+    if key is None or not {needed, "admin"} & key.scopes or shared.requests.early(key.id):
+        return None
+    return key
