@@ -6,6 +6,8 @@ import gzip
 import math
 import tracemalloc
 import zlib
+from dataclasses import replace
+from random import Random
 
 import nanoarrow
 import numpy as np
@@ -15,9 +17,10 @@ from starlette.requests import Request
 from service.api.http.bodies import read_body
 from service.api.http.flight import InFlight
 from service.api.http.problems import Problem
-from service.streams.batches import READERS, InvalidRecords, arrow
+from service.streams.batches import READERS, InvalidRecords, arrow, columns, rows
 from service.streams.batches.packed import zstd
 from service.streams.layout import RecordLayout
+from service.streams.names import Names
 from service.streams.schema import stored_schema
 from tests.api.formats import ARROW, JSON, NDJSON, WRITERS, Arrow, as_json, as_stream
 from tests.api.test_records import refused
@@ -260,6 +263,30 @@ def with_member(body: bytes, table: arrow._Table, member: int, *, like: int) -> 
     metadata = bytearray(body[8 : 8 + length] + members.ljust(24, b"\0"))
     metadata[table._position : table._position + 4] = (table._position - length).to_bytes(4, "little", signed=True)
     return body[:4] + len(metadata).to_bytes(4, "little") + metadata + body[8 + length :]
+
+
+def test_short_lines_are_read_as_long_ones(monkeypatch):
+    named = replace(TWO, names=Names(columns=("a", "b"), classes=("u", "v")))
+    random = Random(3)
+    pieces = ['{"x":[1,2],"y":0}', '{"x":{"a":1,"b":2},"y":1}', '{"y":1,"x":[3,[4]]}', '{"x":[1,2],\n"y":"}\\n{"}']
+    pieces += [f"{pieces[0]}\n", "\n", "\n", "\r\n", "}\n{", "{", "}", "[", "x", " "]
+
+    def outcome(body: bytes, layout: RecordLayout, short: int) -> object:
+        for module in (rows, columns):
+            monkeypatch.setattr(module, "SHORT_BYTES", short)
+        try:
+            return {name: column.tolist() for name, column in rows.read_rows(body, layout).items()}
+        except InvalidRecords as refused:
+            return refused.reasons
+
+    taken = 0
+    for _ in range(1000):
+        body = "".join(random.choice(pieces) for _ in range(random.randrange(6))).encode()
+        for layout in (TWO, named):
+            short = outcome(body, layout, len(body))
+            assert short == outcome(body, layout, -1), body
+            taken += isinstance(short, dict)
+    assert taken > 50
 
 
 PACKERS = {"gzip": gzip.compress, "x-gzip": gzip.compress, "zstd": zstd.compress}

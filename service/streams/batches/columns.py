@@ -20,6 +20,7 @@ from service.streams.codec import Columns
 from service.streams.layout import RecordLayout
 
 MOST_KEPT_BYTES = 2**20  # larger bodies get a parser of their own, so that its memory is given back
+SHORT_BYTES = 2**11  # up to here bytes are searched faster than arrays of them: a record by itself
 _parsers = threading.local()
 
 Read = tuple[dict[str, NDArray[Any]] | None, list[Any] | None]
@@ -82,6 +83,8 @@ def _named(body: bytes, layout: RecordLayout) -> Read | None:
 
 def count(body: bytes, character: str) -> int:
     """Return how often an ASCII character comes: many times as fast as `bytes.count` where it comes often."""
+    if len(body) <= SHORT_BYTES:
+        return body.count(character.encode())
     return int(np.count_nonzero(np.frombuffer(body, np.uint8) == ord(character)))
 
 
