@@ -2,7 +2,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ import redis
 import sqlalchemy
 
 from service.embedded import Servers, embedded_servers
+from tests import ports
 from tests.conftest import HANG_SECONDS, unique, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,15 +187,9 @@ class Up:
         return self.process.wait(timeout=HANG_SECONDS)
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.fixture
 def free_port() -> int:
-    return _free_port()
+    return ports.free_port()
 
 
 @contextlib.contextmanager
@@ -244,7 +238,7 @@ def start_up(data_dir: Path, free_port: int) -> Iterator[Callable[..., Up]]:
 def start_beside(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Up]]:
     """Start a supervisor on the folder of `running`."""
     data_dir = folders.take(tmp_path_factory.mktemp("shared") / "data")
-    with _starting(data_dir, _free_port()) as start:
+    with _starting(data_dir, ports.free_port()) as start:
         yield start
     folders.give_back(data_dir)
 
