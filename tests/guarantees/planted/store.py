@@ -312,7 +312,7 @@ def a_tick_that_nobody_waits_for() -> None:
     """Releases appear as soon as they are fitted."""
     from service.store import parked
 
-    rewrite(parked.due, (", parked.c.tick <= func.clock_timestamp()", ""))
+    rewrite(parked._due, (", parked.c.tick <= func.clock_timestamp()", ""))
 
 
 @bug("tests/worker/test_attempts.py::test_an_attempt_is_counted_at_its_step_alone")
