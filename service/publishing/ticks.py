@@ -63,7 +63,7 @@ def park(
 def open_ticks(connection: Connection, streams: Sequence[int]) -> list[tuple[StreamLedger, list[Waiting]]]:
     """Return the ledgers of streams, each with its parked steps whose tick has come, for as long as they may take.
 
-    A single stream is waited for. Of several those are left out that somebody else has locked.
+    It waits for the lock of a single stream. Several streams are returned without those that somebody else has locked.
     """
     if not (waiting := parked.due(connection, streams, limit=MOST_AT_ONCE)):
         return []

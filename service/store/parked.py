@@ -49,12 +49,13 @@ class NextTick:
 
 def of_publication(connection: Connection, publication: int) -> list[Parked]:
     """Return the chain of parked steps of a publication, in order."""
-    (rows,) = read_together(connection, (_CHAIN, {"publication": publication}))
+    (rows,) = read_together(connection, (CHAIN, {"publication": publication}))
     return [Parked(**row._asdict()) for row in rows]
 
 
 _MINE = parked.c.publication_id == bindparam("publication", type_=BigInteger)
-_CHAIN = select(parked).where(_MINE).order_by(parked.c.position, parked.c.version)
+CHAIN = select(parked).where(_MINE).order_by(parked.c.position, parked.c.version)
+"""The parked steps of one publication, in order, each to make a `Parked` of."""
 
 
 # The first multiple of the delay that is not before either the step's due time plus the delay, or now.

@@ -170,7 +170,7 @@ def a_lease_that_is_taken_again_without_another_epoch() -> None:
     """Two threads of one worker may both commit."""
     from service.store import leases
 
-    rewrite(leases.take_several, ("epoch=leases.c.epoch + 1, ", ""))
+    rewrite(leases._taking, ("epoch=leases.c.epoch + 1, ", ""))
 
 
 @bug(_LEASES)
