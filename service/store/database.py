@@ -22,6 +22,7 @@ from sqlalchemy import (
     Engine,
     Select,
     TextClause,
+    and_,
     bindparam,
     case,
     create_engine,
@@ -266,11 +267,9 @@ def within(connection: Connection, seconds: float) -> tuple[tuple[Select[Any], d
     return ((_WITHIN, {"limit": f"{math.ceil(1000 * seconds)}ms"}),)
 
 
+_configured = func.current_setting("synchronous_commit")
 _DURABLY = case(
-    (
-        func.current_setting("synchronous_commit").not_in(("on", "remote_apply")),
-        func.set_config("synchronous_commit", "on", True),
-    )
+    (and_(_configured != "on", _configured != "remote_apply"), func.set_config("synchronous_commit", "on", True)),
 )
 """As `_written_durably` says, without a statement of its own."""
 _WITHIN = select(func.set_config("transaction_timeout", bindparam("limit"), True), _DURABLY)

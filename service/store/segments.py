@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, func, insert, select, text, update
+from sqlalchemy import BigInteger, Connection, Numeric, bindparam, func, insert, select, text, update
 
 from service.store import digests, leases
 from service.store.database import NEW_RECORDS, any_of, notify, read_together
@@ -33,7 +33,7 @@ class Segment:
 def holding(connection: Connection, stream: int, start: int, stop: int) -> list[Segment]:
     """The segments that hold any of [start, stop), in order."""
     (rows,) = read_together(connection, (_HOLDING, {"stream": stream, "start": start, "stop": stop}))
-    return [Segment(**row._asdict()) for row in rows]
+    return of_rows(rows)
 
 
 def located(connection: Connection, stream: int, start: int, stop: int) -> tuple[list[Segment], list[tuple[int, int]]]:
@@ -41,7 +41,7 @@ def located(connection: Connection, stream: int, start: int, stop: int) -> tuple
     bound = {"stream": stream, "start": start, "stop": stop}
     held, gone = read_together(connection, (_HOLDING, bound), (_ERASED, bound | {"asked": True}))
     return (
-        [Segment(**row._asdict()) for row in held],
+        of_rows(held),
         [(max(start, low), min(stop, high)) for low, high in gone],
     )
 
@@ -49,6 +49,15 @@ def located(connection: Connection, stream: int, start: int, stop: int) -> tuple
 _SEGMENT = select(segments.c.start, segments.c.stop, segments.c.file, segments.c.sha256).where(
     segments.c.stream_id == bindparam("stream", type_=BigInteger)
 )
+NEWEST = _SEGMENT.order_by(segments.c.start.desc()).limit(bindparam("limit", type_=BigInteger))
+"""The last few segments of a stream, in reverse order."""
+
+
+def of_rows(rows: Sequence[Any]) -> list[Segment]:
+    """Return the segments of what such queries return."""
+    return [Segment(**row._asdict()) for row in rows]
+
+
 _START, _STOP = bindparam("start", type_=BigInteger), bindparam("stop", type_=BigInteger)
 _HOLDING = _SEGMENT.where(
     segments.c.start < _STOP,
@@ -89,15 +98,6 @@ def files_of_each(connection: Connection, identities: Sequence[int]) -> dict[int
     return files
 
 
-def newest(connection: Connection, stream: int, limit: int) -> list[Segment]:
-    """The last few segments, in order."""
-    (rows,) = read_together(connection, (_NEWEST, {"stream": stream, "limit": limit}))
-    return [Segment(**row._asdict()) for row in rows][::-1]
-
-
-_NEWEST = _SEGMENT.order_by(segments.c.start.desc()).limit(bindparam("limit", type_=BigInteger))
-
-
 def replace(
     connection: Connection, lease: leases.Lease, stream: Stream, old: list[Segment], new: Sequence[Segment]
 ) -> None:
@@ -110,8 +110,9 @@ def replace(
         store(connection, stream, each)
     gone = [MODULUS - int(digest(stream.log, each), 16) for each in old]
     come = [int(digest(stream.log, each), 16) for each in new]
-    change = f"{sum(gone + come) % MODULUS:x}"
-    connection.execute(update(streams).where(streams.c.id == stream.id).values(segments_sum=added(change)))
+    change = Decimal(sum(gone + come) % MODULUS)
+    moved = update(streams).where(streams.c.id == stream.id).values(segments_sum=ADDED)
+    connection.execute(moved, {"added": change})
 
 
 def digest(log: str, segment: Segment) -> str:
@@ -129,9 +130,8 @@ def store(connection: Connection, stream: Stream, segment: Segment) -> None:
 _STORE = insert(segments)
 
 
-def added(change: str) -> ColumnElement[Decimal]:
-    """The sum on the stream's row and a digest more, to update it with."""
-    return func.mod(streams.c.segments_sum + Decimal(int(change, 16)), Decimal(MODULUS))
+ADDED = func.mod(streams.c.segments_sum + bindparam("added", type_=Numeric), Decimal(MODULUS))
+"""The sum on the stream's row and the digest `added` more, to update it with."""
 
 
 def kept_from(connection: Connection, stream: int) -> int:

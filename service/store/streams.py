@@ -198,10 +198,10 @@ def find(connection: Connection, name: str) -> Stream | None:
 
 
 def get(connection: Connection, identity: int) -> Stream:
-    return of_row(connection.execute(_ONE, {"stream": identity}).one())
+    return of_row(connection.execute(ONE, {"stream": identity}).one())
 
 
-_ONE = select(streams).where(streams.c.id == bindparam("stream", type_=BigInteger))
+ONE = select(streams).where(streams.c.id == bindparam("stream", type_=BigInteger))
 OF_PUBLICATION = select(streams).where(
     streams.c.id
     == select(publications.c.stream_id).where(publications.c.id == bindparam("publication")).scalar_subquery()

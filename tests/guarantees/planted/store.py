@@ -280,7 +280,7 @@ def a_halted_stream_that_numbers_on() -> None:
 
     from service.store import numbering
 
-    rewrite(numbering.seal, ("streams.c.halted.is_(None),", ""))
+    rewrite(numbering._move, ("streams.c.halted.is_(None),", ""))
 
 
 @bug("tests/worker/test_audit.py::test_a_verdict_does_not_undo_one_that_came_meanwhile")
