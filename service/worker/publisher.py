@@ -100,7 +100,7 @@ class Publisher:
                 publications.fit_sizes(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
             )
         looked = time.monotonic()
-        others_turn = looked + max(LOOK_SECONDS, LOOKS_TO_ONE * (looked - now))
+        others_turn = looked + min(TURN_SECONDS, max(LOOK_SECONDS, LOOKS_TO_ONE * (looked - now)))
         of_streams = [each.stream_id for each in waiting]
         seen, served, lease = False, set[int](), None
         try:
