@@ -95,8 +95,7 @@ def locate(
     """
     start, stop = origin + start, origin + stop
     with database.transaction() as connection:
-        holding = segments.holding(connection, stream.id, start, stop)
-        erased = segments.erased(connection, stream.id, start, stop)
+        holding, erased = segments.located(connection, stream.id, start, stop)
         answers = _answers(connection, stream, labels_of, start, stop)
     position, files = start, []
     for segment in holding:

@@ -7,13 +7,17 @@ owner that slept through its lease can't commit what it still had in hand.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache, lru_cache
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Row,
     Select,
     Text,
+    Update,
+    bindparam,
     cast,
     delete,
     func,
@@ -106,8 +110,13 @@ def is_free(seconds: float, *, since: float = 0.0) -> ColumnElement[bool]:
 
 def take(connection: Connection, resource: str, *, owner: str, seconds: float) -> Lease | None:
     """Take a lease; None: another owner holds it."""
-    wanted = select(leases.c.resource).where(leases.c.resource == resource)
-    return next(iter(take_several(connection, wanted, owner=owner, seconds=seconds, most=1)), None)
+    rows = connection.execute(_taking_one(seconds), {"wanted": resource, "taker": owner})
+    return next(iter(_taken(rows, owner=owner, seconds=seconds)), None)
+
+
+@lru_cache(maxsize=16)
+def _taking_one(seconds: float) -> Update:
+    return _taking(select(leases.c.resource).where(leases.c.resource == bindparam("wanted")), seconds=seconds, most=1)
 
 
 def take_several(
@@ -119,7 +128,13 @@ def take_several(
     most: int,
     since: float = 0.0,
 ) -> list[Lease]:
-    """Take the leases of resources that nobody has held for `since` seconds, at most so many.
+    """Take the leases of resources that nobody has held for `since` seconds, at most so many."""
+    rows = connection.execute(_taking(wanted, seconds=seconds, most=most, since=since), {"taker": owner})
+    return _taken(rows, owner=owner, seconds=seconds)
+
+
+def _taking(wanted: Select[str], *, seconds: float, most: int, since: float = 0.0) -> Update:
+    """Return what takes leases for the owner `taker`.
 
     It does not wait for an owner that is at the lease's row, renewing it or in a commit: the owner may hang.
     """
@@ -131,10 +146,11 @@ def take_several(
         .with_for_update(skip_locked=True)
         .cte("before")
     )
-    rows = connection.execute(
+    length = timedelta(seconds=seconds)
+    return (
         update(leases)
         .where(leases.c.resource == free.c.resource)
-        .values(owner=owner, epoch=leases.c.epoch + 1, expires_at=now + timedelta(seconds=seconds), taken_at=now)
+        .values(owner=bindparam("taker"), epoch=leases.c.epoch + 1, expires_at=now + length, taken_at=now)
         .returning(
             leases.c.resource,
             leases.c.epoch,
@@ -143,6 +159,9 @@ def take_several(
             (free.c.timeline != TIMELINE).label("elsewhere"),
         )
     )
+
+
+def _taken(rows: Iterable[Row[Any]], *, owner: str, seconds: float) -> list[Lease]:
     taken = []
     for row in rows:
         given_back = row.owner is None and not row.elsewhere  # else its newest owner may be lost with a failover
@@ -229,9 +248,15 @@ def check(connection: Connection, lease: Lease) -> None:
     Raises:
         LeaseLost: it ran out or is another's.
     """
-    query = select(leases.c.epoch).where(*is_held(lease.resource, lease.owner, lease.epoch)).with_for_update()
-    if connection.execute(query).one_or_none() is None:
+    mine = {"resource": lease.resource, "owner": lease.owner, "epoch": lease.epoch}
+    if connection.execute(_checking(), mine).one_or_none() is None:
         raise LeaseLost(lease.resource)
+
+
+@cache
+def _checking() -> Select[tuple[int]]:
+    mine = is_held(bindparam("resource"), bindparam("owner"), bindparam("epoch"))
+    return select(leases.c.epoch).where(*mine).with_for_update()
 
 
 def release(connection: Connection, lease: Lease) -> None:

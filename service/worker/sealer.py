@@ -220,7 +220,7 @@ class Sealer:
         letters = [_letter(entry) for entry in dead]
         with self._database.transaction() as connection:
             numbering.seal(connection, lease, stream, segment, sealed, letters, counts)
-            after, newest = streams.get(connection, stream.id), segments.newest(connection, stream.id, NEWEST)
+            after, newest = numbering.left(connection, stream.id, NEWEST)
         if counts is not None:
             metrics.OVER_BOUND.labels(stream.name).inc(counts.over)
         for letter in letters:

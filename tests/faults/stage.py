@@ -26,8 +26,8 @@ WORKING = [
     ("draw: fit", "after"),
     ("Publisher._committed: commit", "before"),
     ("Publisher._committed: commit", "after"),
-    ("Ticker.publish: commit", "before"),
-    ("Ticker.publish: commit", "after"),
+    ("Ticker._publish: commit", "before"),
+    ("Ticker._publish: commit", "after"),
     ("SegmentFiles.put_high_water_mark: sync", "before"),
     ("Confirmer._show: commit", "after"),
 ]

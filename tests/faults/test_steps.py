@@ -86,7 +86,7 @@ BY_A_WORKER = {
     "SegmentFiles.delete: delete",
     "SegmentFiles.put_high_water_mark: sync",
     "SegmentFiles.put: sync",
-    "Ticker.publish: commit",
+    "Ticker._publish: commit",
     "_sync: sync",
 }
 MERGING = {"Sealer._replace: commit", "SegmentFiles.delete: delete"}  # 16 segments, into one
