@@ -264,12 +264,11 @@ def make_world(servers: Servers, folder: Path, **more: Any) -> World:
     return World(
         Settings(
             _env_file=None,
-            redis_url=servers.redis_url,
             database_url=service,
             migration_url=owner,
             admin_key=ADMIN_KEY,
             # Services of other tests run on this machine at the same time.
-            **{"metrics_port": 0, "segment_store": folder / "segments"} | more,
+            **{"redis_url": servers.redis_url, "metrics_port": 0, "segment_store": folder / "segments"} | more,
         )
     )
 

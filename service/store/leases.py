@@ -61,9 +61,13 @@ def stream_id(lease: Lease) -> int:
     return int(lease.resource.removeprefix(_STREAM))
 
 
-def sealer(owner: str) -> str:
-    """The lease of a worker that numbers streams: as long as it is held, the worker has its share of them."""
-    return f"{_SEALER}{owner}"
+def sealer(owner: str, primary: int) -> str:
+    """The lease of a worker that numbers streams of a primary: as long as it is held, the worker has its share."""
+    return f"{_sealers_of(primary)}{owner}"
+
+
+def _sealers_of(primary: int) -> str:
+    return _SEALER if primary == 1 else f"sealer/{primary}:"
 
 
 _STREAM, _SEALER = "stream:", "sealer:"
@@ -170,24 +174,27 @@ def _taken(rows: Iterable[Row[Any]], *, owner: str, seconds: float) -> list[Leas
     return taken
 
 
-def appear(connection: Connection, owner: str, *, seconds: float) -> Lease:
-    """Take the lease by which other workers know that this one numbers streams; those of the dead are deleted."""
+def appear(connection: Connection, owner: str, *, primary: int, seconds: float) -> Lease:
+    """Take the lease by which others know that this worker numbers streams of a primary; delete those of the dead."""
     long_ago = func.clock_timestamp() - NOBODY_ASKS_FOR * timedelta(seconds=seconds)
-    connection.execute(delete(leases).where(leases.c.resource.startswith(_SEALER), leases.c.expires_at < long_ago))
+    connection.execute(delete(leases).where(_is_of_sealers(primary), leases.c.expires_at < long_ago))
     held = {"owner": owner, "expires_at": func.clock_timestamp() + timedelta(seconds=seconds)}
     query = (
         postgresql.insert(leases)
-        .values(resource=sealer(owner), epoch=1, **held)
+        .values(resource=sealer(owner, primary), epoch=1, **held)
         .on_conflict_do_update(index_elements=[leases.c.resource], set_=held | {"epoch": leases.c.epoch + 1})
         .returning(leases.c.epoch)
     )
-    return Lease(resource=sealer(owner), owner=owner, epoch=connection.execute(query).scalar_one())
+    return Lease(resource=sealer(owner, primary), owner=owner, epoch=connection.execute(query).scalar_one())
 
 
-def sealers(seconds: float) -> ColumnElement[int]:
-    """How many workers number streams, in a query; `seconds`: as in `is_free`."""
-    sealing = select(func.count()).where(leases.c.resource.startswith(_SEALER), not_(is_free(seconds)))
-    return sealing.scalar_subquery()
+def sealers(seconds: float, *, primary: int) -> ColumnElement[int]:
+    """How many workers number streams of a primary, in a query; `seconds`: as in `is_free`."""
+    return select(func.count()).where(_is_of_sealers(primary), not_(is_free(seconds))).scalar_subquery()
+
+
+def _is_of_sealers(primary: int) -> ColumnElement[bool]:
+    return leases.c.resource.startswith(_sealers_of(primary))
 
 
 def renew(connection: Connection, held: Iterable[Lease], *, seconds: float) -> list[Lease]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -57,6 +57,7 @@ class Stream:
     name: str
     log: str
     schema: dict[str, Any]
+    place: int | None
     retention: Literal["keep", "needed"]
     epsilon: Decimal
     delta: Decimal
@@ -135,6 +136,7 @@ def create(
     epsilon: Decimal,
     delta: Decimal,
     accounting: str = Accounting.BASIC,
+    place: int | None = None,
 ) -> Stream:
     """Make a stream; one with units gets a secret for their pseudonyms. NameTaken if there is one of this name."""
     secret = secrets.token_bytes(SECRET_BYTES) if schema.get("unit") is not None else None
@@ -149,6 +151,7 @@ def create(
                 epsilon=epsilon,
                 delta=delta,
                 accounting=accounting,
+                place=place,
                 promise="",
                 unit_secret_digest=None if secret is None else hashlib.sha256(secret).hexdigest(),
             )
@@ -216,6 +219,20 @@ def every(connection: Connection) -> list[Stream]:
 def of_each(connection: Connection, identities: Sequence[int]) -> list[Stream]:
     """Some streams, with one query for all of them."""
     return [of_row(row) for row in connection.execute(select(streams).where(streams.c.id == any_of(identities)))]
+
+
+def by_place(connection: Connection) -> dict[int, int]:
+    """Return how many streams have each place."""
+    place = func.coalesce(streams.c.place, 1)
+    return dict(connection.execute(select(place, func.count()).group_by(place)).all())
+
+
+def place_all(connection: Connection, place: Callable[[str], int]) -> None:
+    """Store with each stream the place that the name of its log has."""
+    rows = connection.execute(select(streams.c.id, streams.c.log, streams.c.place)).all()
+    for row in rows:
+        if row.place != (right := place(row.log)):
+            connection.execute(update(streams).where(streams.c.id == row.id).values(place=right))
 
 
 def page(connection: Connection, *, limit: int, before: int | None, only: frozenset[str] | None) -> list[Stream]:

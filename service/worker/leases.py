@@ -59,10 +59,10 @@ class LeaseKeeper:
             self._held |= {lease.resource: lease for lease in taken}
         return taken
 
-    def appear(self) -> Lease:
-        """Take the lease by which other workers know that this one numbers streams."""
+    def appear(self, primary: int) -> Lease:
+        """Take the lease by which other workers know that this one numbers streams of a primary."""
         with self._database.transaction() as connection:
-            lease = leases.appear(connection, self._owner, seconds=self.seconds)
+            lease = leases.appear(connection, self._owner, primary=primary, seconds=self.seconds)
         with self._lock:
             self._held[lease.resource] = lease
         return lease
