@@ -51,7 +51,7 @@ for child in [Fork(PROGRAM, None, draw) for _ in range(2)]:
 
 @pytest.fixture(scope="module")
 def drawn(request):
-    """What a process and two forks of it print, the process first: a generator's buffer is then filled."""
+    """Return the lines of a process and of two forks of it; the process draws first, which would fill a buffer."""
     planted = request.config.getoption("--plant")
     command = [sys.executable, "-c", DRAWING, *([planted] if planted else [])]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
