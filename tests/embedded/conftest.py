@@ -19,7 +19,6 @@ from tests import ports
 from tests.conftest import HANG_SECONDS, unique, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
 class Folders:
@@ -203,10 +202,11 @@ def _starting(data_dir: Path, port: int) -> Iterator[Callable[..., Up]]:
         given |= {name: value for name, value in settings.items() if name.islower()}
         misbehave = {f"STAND_IN_{name}": value for name, value in settings.items() if name.isupper()}
         call = (
-            "import sys; from pathlib import Path; from service.embedded import supervisor; "
+            "import sys; from pathlib import Path; from service.embedded import supervisor; from tests.embedded import"
+            " stand_in; "
             "supervisor.FIRST_PAUSE_SECONDS, supervisor.SECONDS_TO_FINISH = 0.01, 1.0; "
             f"sys.exit(supervisor.up(Path({str(data_dir)!r}), host='127.0.0.1', port={port}, "
-            f"program=(sys.executable, {str(STAND_IN)!r}), **{given!r}))"
+            f"run=lambda part: sys.exit(stand_in.main(part)), load=lambda: None, **{given!r}))"
         )
         output = data_dir.with_name(f"output-{len(started)}")
         with output.open("w") as file:
