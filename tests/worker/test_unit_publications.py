@@ -37,6 +37,7 @@ GAUSSIAN, PURE = {"epsilon": 1, "delta": 1e-6}, {"epsilon": 1, "delta": 0}
 LEADER = {"mechanism": {"kind": "online_leader", "batch": 4}, "learner": {"kind": "noisy_gradient_descent"}}
 (WINDOWS,) = cases.of_families("OF_UNITS").values()
 SUMS = {"mechanism": WINDOWS | {"block": 4, "blocks": 2}, "learner": {"kind": "output_perturbation"}}
+TASKS = {"mechanism": {"kind": "lifelong", "task_size": [4, 8], "batch": 4}, "learner": SUMS["learner"]}
 WINDOW = {"mechanism": {"kind": "sliding_window", "block": 4, "blocks": 2}, "learner": LEADER["learner"]}
 SCALES = {"mechanism": {"kind": "preparation", "records": 8}}
 TILTED = WINDOW | {"learner": {"kind": "objective_perturbation"}}
@@ -68,11 +69,12 @@ kinds = pytest.mark.parametrize(
         LEADER | {"privacy": GAUSSIAN},
         LEADER | {"privacy": PURE},
         SUMS | {"privacy": GAUSSIAN},
+        TASKS | {"privacy": GAUSSIAN},
         WINDOW | {"privacy": GAUSSIAN},
         PERTURBED | {"privacy": PURE},
         TILTED | {"privacy": PURE},
     ],
-    ids=["leader", "leader, pure", "sums", "window", "perturbed, pure", "tilted, pure"],
+    ids=["leader", "leader, pure", "sums", "tasks", "window", "perturbed, pure", "tilted, pure"],
     indirect=True,
 )
 

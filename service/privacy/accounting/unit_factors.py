@@ -11,6 +11,7 @@ from service.privacy.accounting.events import (
     MeasuredQuery,
     NoisyCellCounts,
     NoisyCounts,
+    NoisyDisjointGradientSums,
     NoisyGradientSums,
     NoisyRunningSums,
     NoisyWeights,
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
     from service.privacy.accounting.events import PrivacyEvent
     from service.privacy.noise.correlated import Correlated
 
-_INDEPENDENT = (NoisyGradientSums, NoisyWeights, TiltedObjective, NoisyCounts, NoisyCellCounts)
+_INDEPENDENT = (
+    NoisyGradientSums,
+    NoisyDisjointGradientSums,
+    NoisyWeights,
+    TiltedObjective,
+    NoisyCounts,
+    NoisyCellCounts,
+)
 
 
 @lru_cache(maxsize=64)
