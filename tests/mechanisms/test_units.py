@@ -128,7 +128,7 @@ def test_a_mechanism_that_nobody_has_shown_is_refused_on_a_stream_with_units(set
         "online_leader": DESCENT if settings.get("expiry", "never") == "never" else {},
         SUMS["kind"]: OUTPUT,
         "lifelong": OUTPUT,
-        "active_learning": {},
+        "active_learning": DESCENT,
         "preparation": {} if settings.get("of") == "whiten" else None,
         "evaluation": None,
     }.get(settings["kind"], [DESCENT, OUTPUT, TILTED] if MECHANISMS[settings["kind"]].takes_learner else {})

@@ -39,6 +39,10 @@ LEADER = {"mechanism": {"kind": "online_leader", "batch": 4}, "learner": {"kind"
 SUMS = {"mechanism": WINDOWS | {"block": 4, "blocks": 2}, "learner": {"kind": "output_perturbation"}}
 TASKS = {"mechanism": {"kind": "lifelong", "task_size": [4, 8], "batch": 4}, "learner": SUMS["learner"]}
 WINDOW = {"mechanism": {"kind": "sliding_window", "block": 4, "blocks": 2}, "learner": LEADER["learner"]}
+SELECTED = {
+    "mechanism": {"kind": "active_learning", "batching": "fixed_window", "size": 4},
+    "learner": LEADER["learner"],
+}
 SCALES = {"mechanism": {"kind": "preparation", "records": 8}}
 TILTED = WINDOW | {"learner": {"kind": "objective_perturbation"}}
 PERTURBED = WINDOW | {"learner": {"kind": "output_perturbation", "solver": "psgd"}}
@@ -188,6 +192,22 @@ def test_scales_of_units_are_charged_a_part_and_stay_reserved(bench: Bench):
     now = bench.now()
     assert (now.position, now.state) == (8, "stopped")
     assert 0 < Fraction(now.worst_amount) * M <= capacity(now.epsilon, now.delta)[1]
+    assert reserved(bench, 10**6) == PrivacyLoss.of(now.epsilon, now.delta)
+    assert findings(bench) == []
+
+
+@pytest.mark.parametrize(
+    "bench", [SELECTED | {"privacy": each} for each in (GAUSSIAN, PURE)], ids=["gaussian", "pure"], indirect=True
+)
+def test_slots_are_charged_a_part_when_their_coins_are_tossed(bench: Bench):
+    bench.publish_all()
+    now = bench.now()
+    assert now.position == len(PATTERN)
+    promised = capacity(now.epsilon, now.delta)[1]
+    with bench.database.transaction() as connection:
+        (*_, (_, _, spent)) = spending.exact(connection, now.stream_id, 4, 5)
+    assert 0 < Fraction(now.worst_amount) * M <= promised
+    assert 0 < spent.epsilon <= 1
     assert reserved(bench, 10**6) == PrivacyLoss.of(now.epsilon, now.delta)
     assert findings(bench) == []
 

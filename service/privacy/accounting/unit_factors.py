@@ -14,6 +14,7 @@ from service.privacy.accounting.events import (
     NoisyDisjointGradientSums,
     NoisyGradientSums,
     NoisyRunningSums,
+    NoisySelectedGradients,
     NoisyWeights,
     TiltedObjective,
 )
@@ -31,6 +32,7 @@ _INDEPENDENT = (
     TiltedObjective,
     NoisyCounts,
     NoisyCellCounts,
+    NoisySelectedGradients,
 )
 
 
