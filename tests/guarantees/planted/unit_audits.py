@@ -41,13 +41,7 @@ def a_person_who_is_protected_as_a_record_is_in_tasks() -> None:
     a_slot_that_is_charged_what_its_unit_was_promised()
 
 
-@bug("tests/guarantees/test_active_learning.py::test_two_persons_are_told_apart_no_better_than_was_promised")
-def a_person_who_is_protected_as_a_record_is_in_selected_records() -> None:
-    """The same, of steps along the gradients of selected records."""
-    a_slot_that_is_charged_what_its_unit_was_promised()
-
-
-@bug("tests/mechanisms/active_learning/test_units.py::test_slots_that_do_not_count_have_no_coin[fixed_window]")
+@bug("tests/mechanisms/active_learning/test_units.py::test_slots_that_do_not_count_have_no_coin[fixed_batch]")
 def parts_of_a_unit_by_the_records_that_are_there() -> None:
     """An empty slot of a unit makes its other records weigh more."""
     from service.mechanisms.active_learning.mechanism import ActiveLearning
