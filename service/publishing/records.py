@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning.records import Records
+from service.learning.records import Records, UnitPattern
 from service.store import labels, segments
 from service.streams.slots import EvaluationSlots
 from service.streams.units import contributions, distinct, set_aside
@@ -174,7 +174,7 @@ class _Pattern:
 
     Nor have those of units that are not to be read here.
 
-    `counting`, `shares`, `owners`, `firsts`: of every slot, as in `Records`. `units`: their number.
+    `counting`, `shares`, `owners`, `firsts`, `pseudonyms`: of every slot, as in `Records`. `units`: their number.
     """
 
     counting: NDArray[np.bool_]
@@ -182,6 +182,7 @@ class _Pattern:
     owners: NDArray[np.int64]
     firsts: NDArray[np.bool_]
     units: int
+    pseudonyms: NDArray[np.uint8]
 
     def of(self, present: NDArray[np.bool_]) -> dict[str, Any]:
         """Return the fields of `Records` that say of which units those present are."""
@@ -190,6 +191,7 @@ class _Pattern:
             "units": self.units,
             "firsts": self.firsts[present],
             "owners": self.owners[present],
+            "pattern": UnitPattern(pseudonyms=self.pseudonyms, counting=self.counting),
         }
 
 
@@ -202,7 +204,10 @@ def _pattern(columns: Columns, located: Located) -> _Pattern:
     shares[counting], owners[counting] = contributions(places), places
     firsts = np.zeros(len(counting), dtype=np.bool_)
     firsts[np.flatnonzero(counting)[np.unique(places, return_index=True)[1]]] = True
-    return _Pattern(counting=counting, shares=shares, owners=owners, firsts=firsts, units=len(pseudonyms))
+    units = len(pseudonyms)
+    return _Pattern(
+        counting=counting, shares=shares, owners=owners, firsts=firsts, units=units, pseudonyms=unit.astype(np.uint8)
+    )
 
 
 def read_records(

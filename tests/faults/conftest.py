@@ -46,6 +46,8 @@ def staged(world, monkeypatch):
     instrument(accidents.reach, monkeypatch.setattr)
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)  # a crash leaves tasks behind
+    # None of these processes hangs: on a busy machine one may only wait for its turn, in a transaction too.
+    monkeypatch.setattr("service.store.database._LIMITS", "-c lock_timeout=300s")
     database = Database(world.settings.database_url)
     yield Stage(
         database, SegmentFiles(world.settings.segment_store), world.settings.redis_url, accidents, loop, clear=owner
