@@ -117,6 +117,7 @@ async def append(shared: Services, stream: Stream, batch: Batch, scope: str | No
     try:
         appended = await shared.appender.append(
             stream.log,
+            stream.place,
             batch.content,
             batch.records,
             idempotency=(scope, batch.fingerprint) if scope else None,
