@@ -13,6 +13,7 @@ from service.log import Reader
 from service.logs import place_of
 from service.settings import Settings
 from service.store.database import Database
+from service.store.schema_version import SchemaNarrowed
 from service.store.segment_files import SegmentFiles, StoreUnsuitable
 from service.store.segment_places import open_segments
 from service.worker.explorer import Explorer
@@ -33,6 +34,9 @@ def work(settings: Settings, stop: threading.Event) -> None:
     Args:
         settings: with both server URLs set.
         stop: what is under way when it is set and not committed within seconds is dropped; nothing is lost by that.
+
+    Raises:
+        SchemaNarrowed: a migration left the schema to newer versions of the service.
     """
     assert settings.database_url is not None  # noqa: S101 - `perennial worker` checked
     assert settings.redis_url is not None  # noqa: S101
@@ -42,7 +46,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
     _probe(files, stop)
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
     shop = Workshop(database, files, keeper)
-    keeper.start()
+    keeper.start(end=stop)
     sealer = Sealer(database, reader, files, keeper)
     jobs = [sealer.run, shop.bell.run, shop.audit.run, shop.audit.walk_on]
     jobs += [
@@ -66,6 +70,8 @@ def work(settings: Settings, stop: threading.Event) -> None:
     keeper.stop()
     reader.close()
     database.close()
+    if keeper.narrowed:
+        raise SchemaNarrowed
 
 
 def run(settings: Settings) -> int:
@@ -76,7 +82,7 @@ def run(settings: Settings) -> int:
     try:
         with metrics.worker_serving(settings):
             work(settings, stop)
-    except (metrics.CannotListen, StoreUnsuitable) as error:
+    except (metrics.CannotListen, StoreUnsuitable, SchemaNarrowed) as error:
         print(f"perennial: {error}", file=sys.stderr)  # noqa: T201
         return CONFIGURATION_ERROR
     return 0
