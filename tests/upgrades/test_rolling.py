@@ -98,7 +98,7 @@ class Cluster:
         self.ports: list[int] = []
         self.balancer = Balancer(self.ports)
         self.database = Database(service)
-        self.producers = [Producer(self.client, of, number, pause=0.2) for number, of in enumerate(STREAMS * 2)]
+        self.producers = [Producer(self.client, of, number, pause=0.4) for number, of in enumerate(STREAMS)]
         self.watcher = Watcher(self.client, list(PUBLICATIONS))
 
     def client(self) -> httpx.Client:
@@ -118,7 +118,7 @@ class Cluster:
             self.parts.append(started[-1])
         if kind == "api":
             for part in started:
-                wait_until(lambda of=part: of.state() == 200)
+                wait_until(lambda of=part: of.state() == 200, seconds=600)
                 self.ports.append(part.port)
         return started
 
