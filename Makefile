@@ -88,7 +88,7 @@ docs: venv
 # What is installed to run is what was tested: the second file takes its versions from the first.
 lock: venv
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev pyproject.toml -o requirements-dev.lock
-	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --constraints requirements-dev.lock pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --constraints requirements-dev.lock --extra objects pyproject.toml -o requirements.lock
 
 clean:
 	rm -rf .venv

@@ -339,17 +339,17 @@ def _settings(*, servers: bool = False, database: bool = False) -> Settings:
 def _check_database(url: str) -> None:
     """Exit where the database would lose what it has committed, or has another schema than this version's."""
     from service.store.database import Database, DatabaseUnsafe
-    from service.store.schema_version import is_current
+    from service.store.schema_version import serves
 
     with _database_errors():
         database = Database(url, connections=1)
         try:
             with database.transaction() as connection:
-                current = is_current(connection)
+                served = serves(connection)
         except DatabaseUnsafe as unsafe:
             _fail(str(unsafe))
         database.close()
-    if not current:
+    if not served:
         _fail("the database's schema is not this version's: run `perennial migrate`")
 
 

@@ -37,7 +37,8 @@ BEGIN
     SET LOCAL session_replication_role = replica;
     FOR tab, always IN
         SELECT oid, EXISTS (SELECT FROM pg_trigger WHERE tgrelid = pg_class.oid AND tgenabled = 'A') FROM pg_class
-        WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND relname <> 'alembic_version'
+        WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+        AND relname NOT IN ('alembic_version', 'served_schemas')
     LOOP
         EXECUTE format('SELECT EXISTS (SELECT FROM %s)', tab) INTO used;
         CONTINUE WHEN NOT used;
@@ -76,6 +77,13 @@ def new_database(servers: Servers) -> tuple[str, str]:
         _copy(servers, "migrated", name)
         with _superuser(servers, name) as connection:
             _definitions[name] = connection.execute(_DEFINITIONS).fetchone()
+    return _addresses(servers, name)
+
+
+def unmigrated_database(servers: Servers) -> tuple[str, str]:
+    """Return the addresses of a new database without tables, for their owner and for the service."""
+    name = f"world_{next(_numbers)}"
+    _copy(servers, "template1", name)
     return _addresses(servers, name)
 
 

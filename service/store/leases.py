@@ -32,6 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from service.store.database import FREE_STREAM, TIMELINE, notify
+from service.store.schema_version import is_served
 from service.store.tables import leases
 
 NOBODY_ASKS_FOR = 10
@@ -140,12 +141,13 @@ def take_several(
 def _taking(wanted: Select[str], *, seconds: float, most: int, since: float = 0.0) -> Update:
     """Return what takes leases for the owner `taker`.
 
-    It does not wait for an owner that is at the lease's row, renewing it or in a commit: the owner may hang.
+    It does not wait for an owner that is at the lease's row, renewing it or in a commit: the owner may hang. It takes
+    none on a schema on which this version of the service can't run.
     """
     now = func.clock_timestamp()
     free = (
         select(leases.c.resource, leases.c.owner, leases.c.expires_at, leases.c.timeline)
-        .where(leases.c.resource.in_(wanted), is_free(seconds, since=since))
+        .where(leases.c.resource.in_(wanted), is_free(seconds, since=since), is_served())
         .limit(most)
         .with_for_update(skip_locked=True)
         .cte("before")

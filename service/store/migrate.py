@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 
 from service.store.database import CONNECTING, driver_url
 from service.store.schema_version import folder, is_current
-from service.store.tables import APPEND_ONLY, metadata
+from service.store.tables import APPEND_ONLY, READ_ONLY, metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -80,8 +80,8 @@ def _grant(connection: Connection, role: str, password: str | None) -> None:
         if connection.execute(_OWNED, {"name": table.name, "role": role}).rowcount:
             # From before the two were told apart; whoever owns a table can give itself any right back.
             connection.execute(text(f"ALTER TABLE {table.name} OWNER TO CURRENT_USER"))
-        rights = "SELECT" if table is _VERSION else "SELECT, INSERT"
-        if table not in (*APPEND_ONLY, _VERSION):
+        rights = "SELECT" if table in (*READ_ONLY, _VERSION) else "SELECT, INSERT"
+        if table not in (*APPEND_ONLY, *READ_ONLY, _VERSION):
             rights += ", UPDATE, DELETE"
         connection.execute(text(f"REVOKE ALL ON {table.name} FROM PUBLIC, {quoted}"))
         connection.execute(text(f"GRANT {rights} ON {table.name} TO {quoted}"))

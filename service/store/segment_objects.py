@@ -22,6 +22,7 @@ import json
 import os
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -39,6 +40,8 @@ COPY_SECONDS = 3600.0
 SECONDS_BETWEEN_SWEEPS = 30.0
 MARKS_KEPT = 2
 TRIES = 3
+PROBES_AT_ONCE = 8
+PROBE_ROUNDS = 3
 STORES = ("s3://", "gs://", "az://")
 RETRY_SECONDS = 60
 _CHUNK_BYTES = 2**20
@@ -65,19 +68,24 @@ class SegmentObjects(SegmentFiles):
         self._based_on: dict[str, int] = {}  # the newest number when the lock was taken
 
     def probe(self) -> None:
-        """Write an object twice: the store must refuse the second, or two writers could overwrite each other's marks.
+        """Create objects more than once: the store must refuse, or writers could overwrite each other's marks.
+
+        Some stores refuse only what comes after the first write has ended, so several are written at the same time.
 
         Raises:
-            StoreUnsuitable: it does not.
+            StoreUnsuitable: it lets an object be created twice.
             OSError: it does not answer as it should, or refuses the credentials.
         """
-        name = f"probe-{secrets.token_hex(8)}"
-        with _errors():
-            self._create(name, b"first")
-            refused = not self._create(name, b"second")
-            self._remove(name)
-        if not refused:
-            raise StoreUnsuitable("the object store overwrites objects that are to be created only once: use another")
+        with ThreadPoolExecutor(PROBES_AT_ONCE) as pool, _errors():
+            for _ in range(PROBE_ROUNDS):
+                name = f"probe-{secrets.token_hex(8)}"
+                created = sum(pool.map(lambda content, to=name: self._create(to, content), [b"probe"] * PROBES_AT_ONCE))
+                refused = not self._create(name, b"again")
+                self._remove(name)
+                if created > 1 or not refused:
+                    raise StoreUnsuitable(
+                        "the object store overwrites objects that are to be created only once: use another"
+                    )
 
     def described(self) -> dict[str, Any]:
         """Return where the files are, for a process on the same machine."""

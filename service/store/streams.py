@@ -28,7 +28,7 @@ from sqlalchemy.exc import IntegrityError
 
 from service.privacy.accounting.budget import Accounting, Budget
 from service.privacy.accounting.composition import Slots
-from service.store import digests, leases
+from service.store import digests, leases, schema_version
 from service.store.database import FREE_STREAM, any_of, notify
 from service.store.keys import NameTaken
 from service.store.tables import publications, streams, unit_secrets
@@ -330,7 +330,14 @@ def distrust(connection: Connection, stream: Stream, reason: str | None) -> bool
 
 
 def ready(connection: Connection) -> None:
+    """Check that the tables are there, and are those of this version of the service.
+
+    Raises:
+        SchemaNarrowed: a migration left them to newer versions.
+    """
     connection.execute(text("SELECT 1 FROM streams LIMIT 1"))
+    if not schema_version.serves(connection):
+        raise schema_version.SchemaNarrowed
 
 
 def of_row(row: Any) -> Stream:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import structlog
 from sqlalchemy import Select
 
-from service.store import leases
+from service.store import leases, schema_version
 from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease
 
@@ -23,11 +23,14 @@ class LeaseKeeper:
         self._database, self.seconds = database, seconds
         self._owner = f"{socket.gethostname()}:{secrets.token_hex(4)}"
         self._held: dict[str, Lease] = {}
+        self.narrowed = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease keeper", daemon=True)
 
-    def start(self) -> None:
+    def start(self, *, end: threading.Event | None = None) -> None:
+        """Renew from now on; set `end`, and `narrowed`, when a migration left the schema to newer versions."""
+        self._end = end or threading.Event()
         self._thread.start()
 
     def stop(self) -> None:
@@ -103,6 +106,7 @@ class LeaseKeeper:
             try:
                 with self._database.transaction() as connection:
                     lost = leases.renew(connection, held, seconds=self.seconds)
+                    served = schema_version.serves(connection)
             except Exception as error:  # noqa: BLE001 - this thread must outlive whatever the database says
                 _log.warning("leases_not_renewed", error=type(error).__name__)
                 continue
@@ -111,3 +115,6 @@ class LeaseKeeper:
                     if self._held.get(lease.resource) is lease:
                         _log.warning("lease_lost", resource=lease.resource)
                         del self._held[lease.resource]
+            if not served:
+                self.narrowed = True
+                self._end.set()

@@ -15,6 +15,7 @@ from service.logs import place_of
 from service.settings import Settings
 from service.store import streams
 from service.store.database import Database, DatabaseUnavailable
+from service.store.schema_version import SchemaNarrowed
 from service.store.segment_files import StoreUnsuitable
 from service.store.segment_places import open_segments
 from service.worker.explorer import Explorer
@@ -35,6 +36,9 @@ def work(settings: Settings, stop: threading.Event) -> None:
     Args:
         settings: with both server URLs set.
         stop: what is under way when it is set and not committed within seconds is dropped; nothing is lost by that.
+
+    Raises:
+        SchemaNarrowed: a migration left the schema to newer versions of the service.
     """
     assert settings.database_url is not None  # noqa: S101 - `perennial worker` checked
     assert settings.redis_url is not None  # noqa: S101
@@ -51,7 +55,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
     _await("segment store", files.probe, stop)
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
     shop = Workshop(database, files, keeper)
-    keeper.start()
+    keeper.start(end=stop)
     sealers = [Sealer(database, reader, files, keeper) for reader in readers]
     jobs = [job for sealer in sealers for job in (sealer.run, sealer.listen)]
     jobs += [shop.bell.run, shop.audit.run, shop.audit.walk_on]
@@ -76,6 +80,8 @@ def work(settings: Settings, stop: threading.Event) -> None:
     for reader in readers:
         reader.close()
     database.close()
+    if keeper.narrowed:
+        raise SchemaNarrowed
 
 
 def run(settings: Settings) -> int:
@@ -87,7 +93,7 @@ def run(settings: Settings) -> int:
         probe(read_primaries(str(settings.redis_url)))
         with metrics.worker_serving(settings):
             work(settings, stop)
-    except (metrics.CannotListen, StoreUnsuitable, LogUnsuitable) as error:
+    except (metrics.CannotListen, StoreUnsuitable, LogUnsuitable, SchemaNarrowed) as error:
         print(f"perennial: {error}", file=sys.stderr)  # noqa: T201
         return CONFIGURATION_ERROR
     return 0

@@ -1,30 +1,22 @@
-"""The container files: read as what they are, and held to what they promise."""
+"""The image and the compose file: read as what they are, and held to what they promise."""
 
+import json
 import re
 from fnmatch import fnmatch
+from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from service.cli import app
 from service.settings import API_METRICS_PORT, WORKER_METRICS_PORT
 from tests.docs.pages import ROOT
 
-yaml = pytest.importorskip("yaml", reason="PyYAML reads the compose file and the manifests")
+yaml = pytest.importorskip("yaml", reason="PyYAML reads the compose file")
 
-MANIFESTS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = sorted(COMPOSE["services"])
-
-
-def resources(kind: str | None = None) -> list[dict[str, Any]]:
-    documents = [each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text())]
-    return [each for each in documents if kind is None or each["kind"] == kind]
-
-
-def pods() -> list[Any]:
-    workloads = [each for each in resources() if each["kind"] in ("Deployment", "Job")]
-    return [pytest.param(each["spec"]["template"]["spec"], id=each["metadata"]["name"]) for each in workloads]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -85,29 +77,6 @@ def test_nothing_starts_before_the_schema_is_there(name) -> None:
     assert COMPOSE["services"][name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
 
 
-@pytest.mark.parametrize("pod", pods())
-def test_a_pod_is_not_root_and_cannot_write_to_its_image(pod) -> None:
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    for container in pod["containers"]:
-        rights = container["securityContext"]
-        assert rights["readOnlyRootFilesystem"] is True
-        assert rights["allowPrivilegeEscalation"] is False
-        assert rights["capabilities"] == {"drop": ["ALL"]}
-
-
-@pytest.mark.parametrize("pod", pods())
-def test_a_pod_is_spared_the_variables_that_kubernetes_makes_of_services(pod) -> None:
-    # A service named perennial would become PERENNIAL_PORT=tcp://…, which is no port.
-    assert pod["enableServiceLinks"] is False
-
-
-@pytest.mark.parametrize("pod", pods())
-def test_a_pod_gets_secrets_by_reference(pod) -> None:
-    by_value = {each["name"] for container in pod["containers"] for each in container["env"] if "value" in each}
-
-    assert by_value <= {"PERENNIAL_SEGMENT_STORE", "PERENNIAL_METRICS_HOST"}
-
-
 @pytest.mark.parametrize("name", ["api", "worker"])
 def test_prometheus_asks_where_metrics_are_served(name) -> None:
     port = {"api": API_METRICS_PORT, "worker": WORKER_METRICS_PORT}[name]
@@ -115,28 +84,12 @@ def test_prometheus_asks_where_metrics_are_served(name) -> None:
     (records,) = next(job["dns_sd_configs"] for job in scraped if job["job_name"] == f"perennial-{name}")
     assert (records["names"], records["port"]) == ([name], port)
     assert COMPOSE["services"][name]["environment"]["PERENNIAL_METRICS_HOST"] == "0.0.0.0"
-    (pod,) = (each["spec"]["template"]["spec"] for each in resources("Deployment") if name in each["metadata"]["name"])
-    (container,) = pod["containers"]
-    assert {"name": "metrics", "containerPort": port} in container["ports"]
-    assert {"name": "PERENNIAL_METRICS_HOST", "value": "0.0.0.0"} in container["env"]
-    served = [each["targetPort"] for service in resources("Service") for each in service["spec"]["ports"]]
-    assert served == ["http"], "no service shows metrics"
 
 
 def test_the_api_reads_the_segments_and_cannot_write_to_them() -> None:
-    (pod,) = (each["spec"]["template"]["spec"] for each in resources("Deployment") if "api" in each["metadata"]["name"])
-    (container,) = pod["containers"]
-    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "segments")
-    assert mount["readOnly"] is True
-    assert {"name": "PERENNIAL_SEGMENT_STORE", "value": mount["mountPath"]} in container["env"]
     (mounted,) = COMPOSE["services"]["api"]["volumes"]
-    assert mounted == f"segments:{mount['mountPath']}:ro"
-
-
-def test_the_manifests_listed_are_the_manifests() -> None:
-    (kustomization,) = resources("Kustomization")
-
-    assert sorted(kustomization["resources"]) == [path.name for path in MANIFESTS if path.name != "kustomization.yaml"]
+    (folder,) = re.findall(r"PERENNIAL_SEGMENT_STORE=(\S+)", (ROOT / "Dockerfile").read_text())
+    assert mounted == f"segments:{folder}:ro"
 
 
 def test_what_the_image_copies_is_there_and_not_ignored() -> None:
@@ -153,11 +106,19 @@ def test_what_the_image_copies_is_there_and_not_ignored() -> None:
     assert [source for source in copied if not any(fnmatch(source, each) for each in allowed)] == []
 
 
-def test_the_image_runs_as_the_user_that_the_manifests_name() -> None:
-    (user,) = re.findall(r"^USER (\d+):\d+$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
-    named = {pod.values[0]["securityContext"]["runAsUser"] for pod in pods()}
+def test_every_command_of_the_image_is_one_of_ours() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    commands = [service["command"] for service in COMPOSE["services"].values() if service["image"] == "perennial"]
+    commands += map(json.loads, re.findall(r"^CMD (.*)$", text, flags=re.MULTILINE))
+    assert len(commands) > 3
+    assert [each for each in commands if CliRunner().invoke(app, [*each, "--help"]).exit_code] == []
+    assert re.findall(r"^ENTRYPOINT (.*)$", text, flags=re.MULTILINE) == ['["perennial"]']
 
-    assert named == {int(user)}
+
+def test_the_compose_file_is_of_composes_schema() -> None:
+    jsonschema, schemas = map(pytest.importorskip, ("jsonschema", "check_jsonschema.builtin_schemas"))
+    schema = json.loads((resources.files(schemas) / "vendor" / "compose-spec.json").read_text())
+    jsonschema.validate(COMPOSE, schema)
 
 
 def test_images_are_held_to_a_tag() -> None:

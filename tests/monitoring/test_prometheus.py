@@ -27,13 +27,18 @@ GRAPHS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["t
 
 @needs_prometheus
 def test_promtool_has_nothing_to_complain_of():
-    promtool("check", "rules", "--lint-fatal", "alerts.yaml", folder=FILES)
+    promtool("check", "rules", "--lint-fatal", "alerts.yaml", "scaling.yaml", folder=FILES)
     promtool("check", "config", "--lint-fatal", "prometheus.yaml", folder=FILES)
 
 
 @needs_prometheus
 def test_every_alert_keeps_still_and_fires():
     promtool("test", "rules", "alerts.test.yaml", folder=FILES)
+
+
+@needs_prometheus
+def test_the_work_by_which_workers_are_scaled_is_counted_once():
+    promtool("test", "rules", "scaling.test.yaml", folder=FILES)
 
 
 def test_every_alert_is_in_that_test():
@@ -59,7 +64,7 @@ class Prometheus:
     def __init__(self, folder: Path, target: str) -> None:
         configuration = yaml.safe_load((FILES / "prometheus.yaml").read_text())
         configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        configuration["rule_files"] = [str(FILES / "alerts.yaml")]
+        configuration["rule_files"] = [str(FILES / name) for name in configuration["rule_files"]]
         for job in configuration["scrape_configs"]:
             del job["dns_sd_configs"]
             job["static_configs"] = [{"targets": [target] if job["job_name"] == "perennial-api" else []}]

@@ -36,12 +36,17 @@ from service.store.tables.recording import (
     unit_secrets,
     units,
 )
+from service.store.tables.versions import served_schemas
 
 APPEND_ONLY = (charges, releases)
 """Rows of these are written once: triggers refuse anybody else's change, and the service's role has no right to any."""
 
+READ_ONLY = (served_schemas,)
+"""Migrations alone write these."""
+
 __all__ = [
     "APPEND_ONLY",
+    "READ_ONLY",
     "attempts",
     "charges",
     "datasets",
@@ -65,6 +70,7 @@ __all__ = [
     "releases",
     "resumptions",
     "segments",
+    "served_schemas",
     "sessions",
     "shown",
     "spent",

@@ -136,6 +136,13 @@ def test_a_store_that_overwrites_what_is_created_once_is_refused(files, healthy)
         files.probe()
 
 
+def test_a_store_that_creates_an_object_for_two_writers_at_the_same_time_is_refused(files, monkeypatch):
+    created = iter([True, True])
+    monkeypatch.setattr(files, "_create", lambda *_: next(created, False))
+    with pytest.raises(StoreUnsuitable, match="only once"):
+        files.probe()
+
+
 @pytest.mark.parametrize("address", ["ftp://somewhere/else", "s3://", "file:///folder", "memory:///"])
 def test_other_stores_are_refused(address, tmp_path):
     with pytest.raises(StoreUnsuitable, match="s3://BUCKET"):
