@@ -158,6 +158,10 @@ class Mechanism(ABC):
     def reads(self, time: int) -> int:
         """Return the most records that one fit of the step at `time` reads."""
 
+    def reads_blocks(self, records: int) -> bool:  # noqa: ARG002
+        """Return whether a fit of so many slots reads them block by block, so that they are never all in memory."""
+        return False
+
     @abstractmethod
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
         """Make and release what there is for `time`, in order.

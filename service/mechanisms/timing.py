@@ -22,6 +22,7 @@ MOST_PASSES = 30  # of a solver over all records of a fit, where their number de
 SECONDS_OF_A_STEP = 1.5e-6  # of stochastic gradient descent, for each record of a pass
 BYTES_OF_A_RECORD = 64
 BYTES_OF_A_FEATURE = 8  # of each record: its value is in memory twice while segments are read
+LARGE_BYTES = 128 * 2**20  # of records at once; where a learner can, it makes a larger fit of blocks (`learning.sums`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,13 @@ def fit_cost(size: FitSize, records: int) -> Cost:
     seconds = SECONDS_AT_LEAST + (size.passes or MOST_PASSES) * records * weights / PRODUCTS_PER_SECOND
     return Cost(
         seconds=seconds + SECONDS_OF_A_STEP * records * size.descent_passes,
-        bytes=records * (BYTES_OF_A_RECORD + BYTES_OF_A_FEATURE * size.columns),
+        bytes=bytes_at_once(records, size.columns),
     )
+
+
+def bytes_at_once(records: int, columns: int) -> int:
+    """Return what a fit may need that reads so many records of so many features at once."""
+    return records * (BYTES_OF_A_RECORD + BYTES_OF_A_FEATURE * columns)
 
 
 def largest_cost(size: FitSize) -> Cost:

@@ -21,7 +21,8 @@ import select
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,9 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.features import ReleasedMap
 from service.mechanisms.mechanism import Forgotten, Kept, Model, Part
+from service.mechanisms.scheduled.mechanism import Fitting
 from service.privacy.noise.additive import Unaffordable
+from service.publishing.blocks import LocatedBlocks
 from service.publishing.prepared import packed, prepare
 from service.publishing.records import Located, SegmentsMissing, load
 from service.store.segment_files import SegmentDamaged
@@ -42,7 +45,7 @@ from service.store.segment_places import open_described
 from service.streams.schema import stored_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from service.learning.records import Records
 
@@ -120,9 +123,19 @@ def _taken(task: Task, chain: Sequence[Kept], connection: Connection) -> bytes:
     def read(start: int, stop: int) -> Records:
         return load(files, lambda: located(start, stop))
 
+    def blocks(start: int, stop: int) -> LocatedBlocks:
+        mapped = partial(released.reading, schema) if released else _as_stored
+        return LocatedBlocks(files=files, locate_range=partial(located, start, stop), mapped=mapped)
+
+    if isinstance(mechanism, Fitting):
+        mechanism = replace(mechanism, blocks=blocks)
     reading = released.reading(schema, read) if released else read
     step = mechanism.step(task.time, chain, task.next_version, reading)
     return packed(prepare(task.start, mechanism, step, task.time), dict.fromkeys(task.stored, np.empty(0)))
+
+
+def _as_stored(read: Callable[[int, int], Records]) -> Callable[[int, int], Records]:
+    return read
 
 
 def _described(item: Kept) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from service.learning.sums import SINGLE_THREADED
 from service.mechanisms.evaluation.mechanism import Evaluation
 from service.mechanisms.timing import Cost, fit_cost
 from service.privacy.accounting.composition import Slots
@@ -71,7 +72,8 @@ def draw(database: Database, files: SegmentFiles, turn: Turn, wanted: Callable[[
     """
     publication, cost = turn.publication, next_cost(turn)
     evaluates = isinstance(turn.mechanism, Evaluation)  # it reads models from the database, and records in pieces
-    if not evaluates and (cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES):
+    in_blocks = turn.mechanism.reads_blocks(turn.mechanism.reads(turn.time_due()))
+    if not evaluates and (in_blocks or cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES):
         return _apart(database, files, turn, cost, wanted)
     slots = publication.slots is Slots.EVALUATION
     read = turn.reading(
@@ -143,7 +145,8 @@ def _process() -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # what it could say there may repeat records
                 pass_fds=(theirs.fileno(),),
-                env={name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")},
+                env={name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
+                | SINGLE_THREADED,
             )
         try:
             yield process, ours
