@@ -147,7 +147,7 @@ class OutputPerturbation(Linear):
     def fit(self, records: Records | Blocks, n: int, center: Floats) -> Floats:
         """Return the solver's model near `center`, float64 of `shape`. NOT private before noise is added.
 
-        Of blocks it is another one than of the same records at once, to the same certificate (`learning.sums`).
+        The model of blocks has other bytes than that of the same records at once, and the same certificate.
         """
         if center.shape != self.shape:
             raise ValueError("the centre has another shape than the model")

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     Enter = Callable[[Records], tuple[Prepared, NDArray[np.generic]]]
 
 BLOCK_VALUES = 2**21  # most features of all records of a block: 8 MiB as float32
-LEAST_BLOCK = 512  # slots
+LEAST_BLOCK = 128  # slots
+MOST_WEIGHTS = BLOCK_VALUES // LEAST_BLOCK  # of a model that is fitted so: no block of its records is larger
 SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 """The environment in which a product has the same bytes on machines with more and with fewer cores."""
 
@@ -48,7 +49,7 @@ _ROUGH_ROWS = 512
 
 @dataclass(frozen=True)
 class Partial:
-    """What some blocks add to a pass: how many records, and sums as multiples of 2^exponent."""
+    """The number of records of some blocks, and their sums as multiples of 2^exponent."""
 
     records: int = 0
     value: int = 0
@@ -64,7 +65,7 @@ class Partial:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Question:
-    """What a pass asks of a block: the losses and their gradients at `weights`.
+    """The question of a pass to each block: its losses and their gradients at `weights`.
 
     With a `direction` it asks for the second derivatives there, applied to it, in single precision.
     """
@@ -97,7 +98,11 @@ class Question:
 
 
 class Blocks(Protocol):
-    """The records of a range. They stay the same for as long as the range is read."""
+    """The records of a range, which have no units. They stay the same for as long as the range is read."""
+
+    @property
+    def units(self) -> None:
+        """The number of units, as of `Records`."""
 
     @property
     def slots(self) -> int:
@@ -134,16 +139,17 @@ class SummedObjective:
         self.exponent = math.frexp(lipschitz)[1] - 1 - _PRECISION
         self.records, self.regularization, self.center = records, regularization, c
         self._weights, self._total = c, Partial()
-        self._asked: tuple[bool, bytes] | None = None
+        self._evaluated: tuple[bool, bytes] | None = None
         self._sampled: tuple[Prepared, NDArray[np.generic]] | None = None
         self.present = 0
         """How many records the last pass read."""
 
     def evaluate(self, weights: Floats, *, roughly: bool = False) -> tuple[float, Floats]:
         """Return J and ∇J, and remember where."""
-        self._weights, asked = weights, (roughly, weights.tobytes())
-        if asked != self._asked:
-            self._asked, self._total = asked, self._pass(roughly=roughly)
+        self._weights = weights
+        point = roughly, weights.tobytes()
+        if point != self._evaluated:
+            self._evaluated, self._total = point, self._pass(roughly=roughly)
             self.present = self._total.records
         value = math.ldexp(float(self._total.value), self.exponent)
         return completed(value, self._doubles(self._total), self.records, self.regularization, self.center, weights)

@@ -31,6 +31,7 @@ class LocatedBlocks:
     mapped: Callable[[Read], Read]
     """Returns what reads records as the mechanism takes them, of what reads them as segments hold them."""
     _located: Located = field(init=False)
+    units: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._located = self.locate_range()
@@ -67,6 +68,11 @@ class LocatedBlocks:
         if again.erased != self._located.erased:
             raise SegmentsMissing(f"records of stream {again.stream} were erased while a fit read them")
         self._located = again
+
+
+def as_stored(read: Read) -> Read:
+    """Return what reads records as segments hold them."""
+    return read
 
 
 def part_of(located: Located, start: int, stop: int) -> Located:

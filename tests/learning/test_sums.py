@@ -33,6 +33,7 @@ class Held:
     records: Records
     slots: int
     order: Callable[[list[Partial]], Partial] = field(default=lambda answers: sum(answers, start=Partial()))
+    units: None = None
 
     def read(self, start: int, stop: int) -> Records:
         slots = self.records.in_slots(0, self.slots)

@@ -11,5 +11,5 @@ BLOCK_VALUES = 2**16
 if __name__ == "__main__":
     mechanism.LARGE_BYTES = 0
     sums.BLOCK_VALUES = BLOCK_VALUES
-    np.ones((64, 64)) @ np.ones((64, 64))  # the library takes all the memory that products ever need
+    np.ones((512, 512)) @ np.ones((512, 512))  # the library takes all the memory that products ever need
     fit_process.main()

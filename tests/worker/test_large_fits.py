@@ -81,13 +81,10 @@ def stream_of(world: World, segment: int, count: int, **mechanism: Any) -> Itera
         yield bench
 
 
-def opened(
-    bench: Bench, start: int, stop: int, again: Callable[[Located], Located] = lambda each: each
-) -> LocatedBlocks:
-    """Blocks of a range. `again` changes where they are located."""
+def opened(bench: Bench, start: int, stop: int) -> LocatedBlocks:
     return LocatedBlocks(
         files=bench.files,
-        locate_range=lambda: again(locate(bench.database, bench.stream(), 0, start, stop)),
+        locate_range=lambda: locate(bench.database, bench.stream(), 0, start, stop),
         mapped=lambda read: read,
     )
 
@@ -99,6 +96,7 @@ def learner() -> OutputPerturbation:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     "mechanism",
     [

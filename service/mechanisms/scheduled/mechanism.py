@@ -19,7 +19,7 @@ from service.learners.noisy_gradient_descent import FAMILY as NOISY
 from service.learners.noisy_gradient_descent import NoisyGradientDescent
 from service.learners.objective_perturbation import ObjectivePerturbation
 from service.learners.output_perturbation import OutputPerturbation
-from service.learning.records import Records
+from service.learning.sums import MOST_WEIGHTS
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
 from service.mechanisms.on_schedule import OnSchedule, PlannedLearner
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from service.learners.linear import LinearModelLearner
     from service.learning.losses import Floats
+    from service.learning.records import Records
     from service.learning.sums import Blocks
     from service.mechanisms.mechanism import Mechanism
     from service.privacy.accounting.groups import UnitBound
@@ -47,7 +48,7 @@ _OF_UNITS = (
 class Learner(PlannedLearner, Protocol):
     """Makes a model of a data set, whatever was made before."""
 
-    def release(self, records: Records, n: int, center: Floats, perturbation: Any) -> Floats:
+    def release(self, records: Any, n: int, center: Floats, perturbation: Any) -> Floats:
         """Return a model of n slots near `center`, float64 of `shape`, so perturbed: it may be released."""
 
 
@@ -57,7 +58,7 @@ class Fitting(OnSchedule):
 
     learner: Learner
     blocks: Callable[[int, int], Blocks] | None = None
-    """What opens the records of a range block by block; None: all of them are read at once"""
+    """Opens the records of a range block by block; None: all of them are read at once"""
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
         """Fit and release what the schedule has for `time`, in order."""
@@ -66,9 +67,8 @@ class Fitting(OnSchedule):
         for fit in self.schedule.fits(time):
             parent = self._parent(fit, models)
             center = parent.parameters if parent else self.origin
-            present: Any = self._opened(fit) or read(fit.start, fit.end)
-            units = present.units if isinstance(present, Records) else None
-            records = self.slots_of(fit) if units is None else units
+            present = self._opened(fit) or read(fit.start, fit.end)
+            records = self.slots_of(fit) if present.units is None else present.units
             if not records:  # no slot of any unit counts there
                 continue
             charge = self._charge(fit.share)
@@ -87,7 +87,7 @@ class Fitting(OnSchedule):
                     parameters=model.parameters,
                     perturbation=perturbation,
                     charge=charge,
-                    model=self.described(present) if isinstance(present, Records) else None,
+                    model=self.described(present),
                 )
             )
         return Step(releases=tuple(releases), chain=tuple(models))
@@ -118,8 +118,9 @@ class Scheduled(Fitting, LinearMechanism):
 
     def reads_blocks(self, records: int) -> bool:
         """Return whether a fit of so many slots is made of blocks. Public: by what it would need at once."""
-        able = isinstance(self.learner, OutputPerturbation) and self.learner.reads_blocks and self.unit is None
-        return able and bytes_at_once(records, self.learner.shape[1]) > LARGE_BYTES
+        learner = self.learner
+        able = isinstance(learner, OutputPerturbation) and learner.reads_blocks and learner.dimension <= MOST_WEIGHTS
+        return able and self.unit is None and bytes_at_once(records, self.learner.shape[1]) > LARGE_BYTES
 
     def check_units(self) -> None:
         """Raise NotForUnits unless the learner makes one contribution of all records of a unit."""
