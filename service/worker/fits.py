@@ -83,18 +83,16 @@ def draw(
         Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing: see `Mechanism.step`.
     """
     publication, cost = turn.publication, next_cost(turn)
-    if cost.bytes + BYTES_OF_A_PROCESS > (limit := memory_limit()):
+    evaluates = isinstance(turn.mechanism, Evaluation)  # it reads models from the database, and records in pieces
+    if not evaluates and cost.bytes + BYTES_OF_A_PROCESS > (limit := memory_limit()):
         raise FitTooLarge(
             f"a fit of {turn.mechanism.reads(turn.time_due())} records may need {cost.bytes / 2**20:.0f} MiB by its "
             f"plan, beside {BYTES_OF_A_PROCESS / 2**20:.0f} MiB of its process, and a process here may have "
             f"{limit / 2**20:.0f} MiB: give a worker more memory"
         )
-    evaluates = isinstance(turn.mechanism, Evaluation)  # it reads models from the database, and records in pieces
     in_blocks = turn.mechanism.reads_blocks(turn.mechanism.reads(turn.time_due()))
     if not evaluates and (in_blocks or cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES):
-        return _apart(
-            database, files, turn, cost, wanted, scheduler if in_blocks and cost.seconds > SECONDS_FOR_DASK else None
-        )
+        return _apart(database, files, turn, cost, wanted, scheduler)
     slots = publication.slots is Slots.EVALUATION
     read = turn.reading(
         partial(
@@ -116,6 +114,7 @@ def _apart(
 ) -> Prepared:
     """Take it in a process of its own."""
     publication = turn.publication
+    in_blocks = turn.mechanism.reads_blocks(turn.mechanism.reads(turn.time_due()))
     task = Task(
         schema=turn.stream.schema,
         configuration=publication.configuration,
@@ -125,9 +124,9 @@ def _apart(
         next_version=publication.version + 1,
         stored=tuple(turn.memory.parts),
         released=None if turn.released is None else vars(turn.released),
-        scheduler=scheduler,
+        scheduler=scheduler if in_blocks and cost.seconds > SECONDS_FOR_DASK else None,
     )
-    with _process() as (process, connection):
+    with _process(SINGLE_THREADED if in_blocks else {}) as (process, connection):
         try:
             task.send(connection, turn.chain)
             while True:
@@ -165,8 +164,8 @@ def command(descriptor: int) -> list[str]:
 
 
 @contextmanager
-def _process() -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-    """Start a process, and kill it afterwards."""
+def _process(more: dict[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
+    """Start a process with `more` in its environment, and kill it afterwards."""
     ours, theirs = Pipe()
     with ours:
         with theirs:
@@ -176,8 +175,7 @@ def _process() -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # what it could say there may repeat records
                 pass_fds=(theirs.fileno(),),
-                env={name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
-                | SINGLE_THREADED,
+                env={name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")} | more,
             )
         try:
             yield process, ours

@@ -51,7 +51,7 @@ def test_a_fit_has_the_same_bytes_on_dask_and_in_process(small: Bench, monkeypat
     with cluster(2, processes=False) as made:
         blocks = on(small, made.scheduler_address, notes)
         assert np.array_equal(learner().fit(blocks, 250, CENTER), expected)
-        blocks.close()
+        blocks._client.close()
     assert notes == []
 
 
@@ -79,7 +79,7 @@ def test_what_fails_on_dask_is_answered_in_the_process(small: Bench, monkeypatch
     with cluster(1, processes=False) as made:
         blocks = on(small, made.scheduler_address, notes)
         fitted = learner().fit(blocks, 250, CENTER)
-        blocks.close()
+        blocks._client.close()
     assert np.array_equal(fitted, learner().fit(opened(small, 0, 250), 250, CENTER))
     assert "tasks failed" in notes[0]
 
@@ -101,6 +101,6 @@ def test_a_fit_has_the_same_bytes_with_any_number_of_processes(small: Bench, wor
 
         blocks.add_up = kill_before_the_second  # type: ignore[method-assign]
         fitted = learner().fit(blocks, 250, CENTER)
-        blocks.close()
+        blocks._client.close()
     assert np.array_equal(fitted, expected)
     assert len(passes) > 2
