@@ -133,7 +133,7 @@ def test_a_fit_that_memory_can_not_hold_does_not_begin(bench: Bench, apart, monk
     """It waits for a worker with more memory; nothing is drawn, and no attempt is noted."""
     monkeypatch.setattr(fits, "memory_limit", lambda: fits.BYTES_OF_A_PROCESS)
     step(bench)
-    assert "fit of 2 records may need 0 MiB by its plan" in capsys.readouterr().out
+    assert "may need 0 MiB by its plan" in capsys.readouterr().out
     assert (bench.now().state, bench.counts(), attempts(bench), apart) == ("running", (0, 0), [], [])
     monkeypatch.setattr(fits, "memory_limit", lambda: fits.BYTES_OF_A_PROCESS + 2**20)
     step(bench)
