@@ -114,7 +114,7 @@ def compare(name: str, runs: int) -> None:
         medians = []
         for settings in strengths if fitted else [{}]:
             configuration = {"mechanism": mechanism, "learner": learner | settings, "privacy": PRIVACY}
-            scheduled = publication(stream, configuration)
+            scheduled = publication(stream, configuration, begun=True)
             each = [float(np.nanmean(hits(scheduled, models(scheduled), x, y)[counted])) for _ in range(repeat)]
             medians.append(statistics.median(each))
         return max(medians)

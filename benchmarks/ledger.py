@@ -72,8 +72,15 @@ class Simulated:
         assert isinstance(built, LinearMechanism)
         self.mechanism = replace(built, learner=Idle(**vars(built.learner)))
         with self.database.transaction() as connection:
-            named = {"name": name, "log": name, "retention": "keep"}
-            stream = streams.create(connection, schema=SCHEMA, epsilon=Decimal(2), delta=Decimal("1e-5"), **named)
+            stream = streams.create(
+                connection,
+                name=name,
+                log=name,
+                schema=SCHEMA,
+                retention="keep",
+                epsilon=Decimal(2),
+                delta=Decimal("1e-5"),
+            )
             connection.execute(update(tables.streams).where(tables.streams.c.id == stream.id).values(records=2**40))
             new = NewPublication(
                 name=name,

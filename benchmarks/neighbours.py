@@ -103,7 +103,8 @@ class Up:
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, IndexError, ValueError):
                 parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == self.process.pid and (path / "cmdline").read_bytes().split(b"\0")[-2] == b"worker":
+                command = (path / "cmdline").read_bytes().replace(b"\0", b" ")
+                if parent == self.process.pid and b"service worker" in command:
                     return int(path.name)
         raise LookupError("there is no worker")
 

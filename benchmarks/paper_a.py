@@ -100,14 +100,15 @@ LEARNERS: dict[str, dict[str, Any]] = {
 def schedules(base: int, update: int) -> dict[str, dict[str, Any]]:
     """With a release after every b_0 = `update` records, but for Algorithm 2's; online_leader has twice as many."""
     continual = {"kind": "continual", "base": base, "update_every": update}
-    tuned = {"kind": ONLINE, "batch": update // 2, "decay": 0.99, "clip": 0.3, "learning_rate": 90.0}
+    online = {"kind": ONLINE, "batch": update // 2, "averaging": True}
+    tuned = online | {"decay": 0.99, "clip": 0.3, "learning_rate": 90.0}
     return {
         "multi_resolution": {"kind": "multi_resolution", "base": base},
         **{f"continual, {shares}": {**continual, "shares": shares} for shares in ("paper", "equal", "improving")},
         "sliding_window": {"kind": "sliding_window", "block": update, "blocks": 7},
         "each batch by itself": {"kind": "independent_batches", "batch": update},
         "each batch near the last": {"kind": "independent_batches", "batch": update, "warm_start": True},
-        ONLINE: {"kind": ONLINE, "batch": update // 2},
+        ONLINE: online,
         TUNED: tuned,
         FROM_DIGITS: tuned,
     }

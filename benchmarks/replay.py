@@ -47,9 +47,10 @@ class Used:
     parameters: NDArray[np.float64]
 
 
-def publication(stream: dict[str, Any], configuration: dict[str, Any]) -> LinearMechanism:
-    """Return what the service would build of this."""
-    built = build(StreamSchema.model_validate(stream), PublicationConfiguration.model_validate(configuration))
+def publication(stream: dict[str, Any], configuration: dict[str, Any], *, begun: bool = False) -> LinearMechanism:
+    """Return what the service would build of this; begun: of a publication that begins now."""
+    settings = PublicationConfiguration.model_validate(configuration)
+    built = build(StreamSchema.model_validate(stream), settings.begun() if begun else settings)
     assert isinstance(built, LinearMechanism)
     return built
 

@@ -14,6 +14,7 @@ from docs.http_reference import api
 from service import metrics
 from service.learners.registry import LEARNERS
 from service.ledger.overview import Overview
+from service.log import LogState
 from service.mechanisms.registry import MECHANISMS
 from service.settings import Settings
 
@@ -145,7 +146,7 @@ def _settings() -> str:
 
 def _metrics() -> str:
     counted = [each for each in vars(metrics).values() if isinstance(each, MetricWrapperBase)]
-    read = metrics.State(Overview(streams=[], publications=[]), {}, worker=True).collect()
+    read = metrics.State(Overview(streams=[], publications=[]), LogState(), worker=True).collect()
     parts = (
         ("Counted by the API", [(each, *each.describe()) for each in counted if each in _of(metrics.API)]),
         ("Timed by a worker", [(each, *each.describe()) for each in counted if each in _of(metrics.WORKER)]),

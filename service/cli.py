@@ -1,13 +1,10 @@
 """`perennial`: the commands."""
 
-import ctypes
-import gc
 import json
 import os
-import resource
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
+from service.process import keep_memory, leave_no_crash_dumps, loading
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,7 +28,6 @@ app = typer.Typer(
 )
 
 CONFIGURATION_ERROR = 78
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h names them, M_…
 
 
 @app.callback(invoke_without_command=True)
@@ -52,8 +49,8 @@ def up(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on.  [default: 8000]")] = None,
 ) -> None:
     """Run everything on this machine, in the foreground: Valkey, PostgreSQL, API and worker."""
-    _leave_no_crash_dumps()
-    with _loading():
+    leave_no_crash_dumps()
+    with loading():
         settings = _settings()
         from service import embedded
 
@@ -66,6 +63,8 @@ def up(
             database_url=settings.database_url,
             admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None,
             segment_store=_absolute(settings.segment_store) if "segment_store" in settings.model_fields_set else None,
+            run=lambda part: app([part], prog_name="perennial"),
+            load=_load_parts,
         )
     )
 
@@ -73,9 +72,9 @@ def up(
 @app.command()
 def api() -> None:
     """Run the HTTP service alone, against PERENNIAL_REDIS_URL and PERENNIAL_DATABASE_URL."""
-    _leave_no_crash_dumps()
-    _keep_memory()
-    with _loading():
+    leave_no_crash_dumps()
+    keep_memory()
+    with loading():
         settings = _settings(servers=True, database=True)
         from service import logs
         from service.api.http.server import serve
@@ -87,9 +86,9 @@ def api() -> None:
 @app.command()
 def worker() -> None:
     """Run a worker alone, against PERENNIAL_REDIS_URL and PERENNIAL_DATABASE_URL."""
-    _leave_no_crash_dumps()
-    _keep_memory()
-    with _loading():
+    leave_no_crash_dumps()
+    keep_memory()
+    with loading():
         settings = _settings(servers=True, database=True)
         from service import logs
         from service.worker.main import run
@@ -101,7 +100,7 @@ def worker() -> None:
 @app.command()
 def migrate() -> None:
     """Bring the database's schema up to this version, and grant the service's role what it needs."""
-    with _loading():
+    with loading():
         settings = _settings(database=True)
         from service.store.migrate import RoleMissing
         from service.store.migrate import migrate as bring_up
@@ -122,7 +121,7 @@ def verify_ledger(
     data_dir: Annotated[Path, typer.Option(help="Folder of `perennial up`, running or not.")] = Path("perennial-data"),
 ) -> None:
     """Walk the whole ledger and recompute every hash and bound; name what does not hold."""
-    with _loading():
+    with loading():
         from service.embedded import EmbeddedError, embedded_database
         from service.ledger.verify import verify, verify_segments
         from service.store.database import Database, DatabaseUnavailable
@@ -184,7 +183,7 @@ def plan(
     file: Annotated[Path, typer.Argument(help='JSON: {"stream":{…},"publication":{…}}; - reads standard input.')],
 ) -> None:
     """Tell what a publication would cost and how noisy each release would be, without any server."""
-    with _loading():
+    with loading():
         from service.inputs import strict_json
         from service.mechanisms.admission import admit
         from service.mechanisms.configuration import AskedPublication, Refused, StreamBudget
@@ -242,7 +241,7 @@ def advise(
     forget: Annotated[bool, typer.Option(help="Only candidates that forget old records.")] = False,
 ) -> None:
     """Measure on a public sample which mechanism suits a stream, and print what to post. Runs without any server."""
-    with _loading():
+    with loading():
         from service.explorer.advice import advise as measure
         from service.explorer.report import report
         from service.explorer.sample import Unusable, read_sample
@@ -315,36 +314,11 @@ def _checked(model: type[Model], document: object, *above: str) -> Model:
         _fail("\n".join(f"{'.'.join(map(str, (*above, *place)))}: {reason}" for place, reason in explained))
 
 
-@contextmanager
-def _loading() -> Iterator[None]:
-    """Load modules a fifth faster, and let the garbage collector never look through them: they stay until the end."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def _keep_memory() -> None:
-    """Memory that one batch leaves free is there for the next, for which the system would have to zero it page by page.
-
-    glibc comes to the same limits by itself, but only once it has freed a block of 32 MiB.
-    """
-    with suppress(AttributeError):  # other C libraries have no such thing
-        set_limit = ctypes.CDLL(None).mallopt
-        set_limit(_MMAP_THRESHOLD, 2**25)
-        set_limit(_TRIM_THRESHOLD, 2**26)
-
-
-def _leave_no_crash_dumps() -> None:
-    """The memory of a process that crashes, or of one that it starts, holds records: it goes to no file, and no pipe.
-
-    Linux takes a limit of one byte, other than of none, for the wish that programs that collect them get none either.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    least = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
-    resource.setrlimit(resource.RLIMIT_CORE, (least, least))
+def _load_parts() -> None:
+    """Load what both the API and a worker need; the API loads its own modules later, which no worker needs."""
+    with loading():
+        import service.store.migrate
+        import service.worker.main  # noqa: F401
 
 
 def _settings(*, servers: bool = False, database: bool = False) -> Settings:

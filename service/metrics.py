@@ -10,7 +10,7 @@ import contextlib
 import errno
 import socketserver
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from prometheus_client.registry import Collector
 
 from service.ledger.high_water_mark import lost_commits
 from service.ledger.overview import Overview
-from service.log import Backlog
+from service.log import LogState
 from service.mechanisms.evaluation.course import Judged
 from service.settings import WORKER_METRICS_PORT, Settings
 
@@ -144,15 +144,20 @@ class State(Collector):
     def __init__(
         self,
         overview: Overview | None,
-        backlogs: Mapping[str, Backlog] | None,
+        log: LogState,
         worker: bool | None,
         judged: Sequence[Judged] = (),
     ) -> None:
-        self._overview, self._backlogs, self._worker, self._judged = overview, backlogs, worker, judged
+        self._overview, self._log, self._worker, self._judged = overview, log, worker, judged
 
     def collect(self) -> Iterator[Metric]:
         yield _gauge("perennial_database_up", "Whether PostgreSQL answers", [], [([], self._overview is not None)])
-        yield _gauge("perennial_log_up", "Whether the log answers", [], [([], self._backlogs is not None)])
+        up = self._log.up
+        yield _gauge(
+            "perennial_log_up", "Whether every primary of the log answers", [], [([], all(up.values()) and bool(up))]
+        )
+        each_up = [([str(number)], answers) for number, answers in up.items()]
+        yield _gauge("perennial_log_primary_up", "Whether this primary of the log answers", ["primary"], each_up)
         if self._worker is not None:
             yield _gauge("perennial_worker_up", "Whether the worker beside this API answers", [], [([], self._worker)])
         if self._overview is not None:
@@ -198,7 +203,10 @@ class State(Collector):
             ["stream"],
             declassified,
         )
-        backlogs = self._backlogs or {}
+        primaries = self._log.primaries
+        placed = [([each.stream.name], primaries[each.stream.log]) for each in totals if each.stream.log in primaries]
+        yield _gauge("perennial_stream_primary", "Number of the primary that holds its log", ["stream"], placed)
+        backlogs = self._log.backlogs
         waiting = [([each.stream.name], backlog) for each in totals if (backlog := backlogs.get(each.stream.log))]
         for name, what in (
             ("backlog_batches", "Batches on disk in the log that have no numbers yet"),

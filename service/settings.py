@@ -25,7 +25,9 @@ class Settings(BaseSettings):
     )
 
     redis_url: str | None = Field(
-        None, description="Redis 7+ or Valkey that holds the log; `up` starts its own if unset"
+        None,
+        description="Redis 7+ or Valkey that holds the log; several, comma-separated; a cluster, `redis+cluster://…`;"
+        " `up` starts its own if unset",
     )
     database_url: str | None = Field(
         None, description="PostgreSQL 15+ that holds the record; `up` starts its own if unset"

@@ -118,11 +118,13 @@ def unique(kind: str) -> str:
 
 def wait_until(condition: Callable[[], Any], *, seconds: float = HANG_SECONDS) -> Any:
     """Return what the condition returns, once that is true; fails when it does not become so."""
-    began = time.monotonic()
+    began = looked = time.monotonic()
     while not (value := condition()):
-        waited = time.monotonic() - began
-        assert waited < seconds, "waited in vain"
-        time.sleep(min(0.1, 0.01 + waited / 5))  # who asks all the time keeps busy whom it waits for
+        now = time.monotonic()
+        assert now - began < seconds, "waited in vain"
+        # A caller that asks all the time keeps busy what it waits for; the more so, the busier that is.
+        time.sleep(max(min(0.2, 0.01 + (now - began) / 10), min(1.0, 4 * (now - looked))))
+        looked = time.monotonic()
     return value
 
 
@@ -262,12 +264,11 @@ def make_world(servers: Servers, folder: Path, **more: Any) -> World:
     return World(
         Settings(
             _env_file=None,
-            redis_url=servers.redis_url,
             database_url=service,
             migration_url=owner,
             admin_key=ADMIN_KEY,
             # Services of other tests run on this machine at the same time.
-            **{"metrics_port": 0, "segment_store": folder / "segments"} | more,
+            **{"redis_url": servers.redis_url, "metrics_port": 0, "segment_store": folder / "segments"} | more,
         )
     )
 

@@ -39,7 +39,7 @@ from service.api.routes import (
 )
 from service.api.services import Services
 from service.dashboard import pages
-from service.log import Appender
+from service.log import Appenders, read_primaries
 from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import keys as stored_keys
@@ -69,9 +69,12 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         assert settings.database_url is not None  # noqa: S101 - `perennial api` checked
         assert settings.redis_url is not None  # noqa: S101
         database = Database(settings.database_url, connections=20, seconds=SECONDS_TO_ANSWER)
-        appender = Appender(
-            settings.redis_url, max_batches=settings.max_backlog_batches, max_bytes=settings.max_backlog_bytes
+        appender = Appenders(
+            read_primaries(settings.redis_url),
+            max_batches=settings.max_backlog_batches,
+            max_bytes=settings.max_backlog_bytes,
         )
+        appender.refresh()
         files = open_segments(settings)
         services = Services(
             settings=settings,

@@ -18,7 +18,7 @@ from service.api.http.large_bodies import LargeBodies
 from service.api.http.representations import Rendered
 from service.api.newest_models import NewestModels
 from service.api.notifier import Notifier
-from service.log import Appender, LogUnavailable
+from service.log import Appenders, LogUnavailable
 from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import streams
@@ -38,7 +38,7 @@ class Services:
 
     settings: Settings
     database: Database
-    appender: Appender
+    appender: Appenders
     notifier: Notifier
     files: SegmentFiles
     answerer: Answerer

@@ -1,4 +1,4 @@
-"""Programs and the children that run them. Every child goes through `child.py`, so none outlives this process."""
+"""Programs and the children that run them. Through `child.py` or `forks.py`, so that none outlives this process."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, Signals
-from typing import IO
+from typing import IO, Protocol
 
 from service.embedded import child as wrapper
 from service.embedded.directory import DataDirectory, rotate_log
@@ -60,13 +60,23 @@ def server_environment() -> dict[str, str]:
     return inherited | {"LC_ALL": "C", "TZ": "UTC"}
 
 
+class Running(Protocol):
+    """A process that was started, as `subprocess.Popen` shows it."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+
 class Child:
     """One run of a program at a time."""
 
     def __init__(self, program: Program, directory: DataDirectory) -> None:
         self.program = program
         self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Running | None = None
 
     @property
     def name(self) -> str:
@@ -82,6 +92,9 @@ class Child:
         if threading.current_thread() is not threading.main_thread():
             # Linux sends the parent-death signal when the thread that made the child ends.
             raise RuntimeError("children must be started from the main thread")
+        self._process = self._begin()
+
+    def _begin(self) -> Running:
         program = self.program
         wrapped = [sys.executable, "-I", "-S", wrapper.__file__, "--parent", str(os.getpid())]
         wrapped += ["--signal", str(int(program.signal_when_parent_dies)), *program.identity.arguments()]
@@ -93,7 +106,7 @@ class Child:
             wrapped += ["--reach", str(program.needs)]
         log = None if program.log is None else _open_log(program.log)
         try:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [*wrapped, "--", *program.command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

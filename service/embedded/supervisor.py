@@ -6,12 +6,11 @@ import shutil
 import signal
 import socket
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
@@ -21,6 +20,7 @@ from typing import TextIO
 from service.embedded.admin_key import ensure_admin_key
 from service.embedded.directory import LOCK_WAIT_SECONDS, DataDirectory, open_data_directory
 from service.embedded.errors import EmbeddedError, Stopped
+from service.embedded.forks import Fork
 from service.embedded.postgres import Postgres, answers
 from service.embedded.processes import Child, Program, stop_together
 from service.embedded.servers import await_ready
@@ -50,18 +50,24 @@ def up(
     database_url: str | None,
     admin_key: str | None,
     segment_store: str | None,
-    program: Sequence[str] = (sys.executable, "-m", "service"),
+    run: Callable[[str], object],
+    load: Callable[[], object],
     lock_wait_seconds: float = LOCK_WAIT_SECONDS,
 ) -> int:
     """Run until a signal or a failure that restarting can't mend; returns the exit status.
 
-    For the main thread of a process that ends afterwards: it takes SIGINT, SIGTERM and SIGHUP over for good.
+    For the main thread of a process that ends afterwards, and has no other thread: parts of the service are forked from
+    it. It takes SIGINT, SIGTERM and SIGHUP over for good.
+
+    Args:
+        run: runs a part, `migrate`, `api` or `worker`, as the command of that name would.
+        load: imports what several parts need, while the servers start.
     """
     with _stop_on_signals() as stop:
         try:
             with open_data_directory(data_dir, stop, wait_seconds=lock_wait_seconds) as directory:
                 _check_port(host, port)  # now that no remains of a predecessor can hold it
-                service = _Service(directory, tuple(program), host, port, stop)
+                service = _Service(directory, run, load, host, port, stop)
                 try:
                     return service.run(redis_url, database_url, admin_key, segment_store)
                 finally:
@@ -125,16 +131,22 @@ class _Watched:
 
 class _Service:
     def __init__(
-        self, directory: DataDirectory, program: tuple[str, ...], host: str, port: int, stop: StopRequest
+        self,
+        directory: DataDirectory,
+        run: Callable[[str], object],
+        load: Callable[[], object],
+        host: str,
+        port: int,
+        stop: StopRequest,
     ) -> None:
         self._directory = directory
-        self._program = program
+        self._run = run
+        self._load = load
         self._host = host
         self._port = port
         self._stop = stop
         self._servers: list[Child] = []
         self._parts: list[Child] = []
-        self._over = threading.Event()
 
     def run(
         self, redis_url: str | None, database_url: str | None, admin_key: str | None, segment_store: str | None
@@ -156,15 +168,15 @@ class _Service:
             "PERENNIAL_SEGMENT_STORE": segment_store or str(self._directory.subfolder("segments")),
         }
         self._migrate(environment | ({"PERENNIAL_MIGRATION_URL": migration_url} if migration_url else {}))
-        self._parts = [self._part("api", environment), self._part("worker", environment)]
+        api, worker = self._part("api", environment), self._part("worker", environment)
+        announcer = self._fork("announcer", os.environ, partial(self._announce, key_file))
+        self._parts = [api, worker, announcer]
         for part in self._parts:
             part.start()
-        threading.Thread(target=self._announce, args=(key_file,), daemon=True).start()
         # A server that can't write ends itself, and so does a part that finds no database: until there is room, and
         # while that recovers, five such deaths would end everything.
         recorded = partial(answers, self._directory.sockets) if own_database else lambda: True
         watched = [_Watched(server, self._has_room) for server in self._servers]
-        api, worker = self._parts
         watched += [_Watched(api, recorded), _Watched(worker, recorded, needed=False)]
         while not self._stop.requested:
             for child in watched:
@@ -177,7 +189,6 @@ class _Service:
 
     def stop(self) -> None:
         """The parts first: what they have begun still needs the servers."""
-        self._over.set()
         stop_together(self._parts)
         stop_together(self._servers)
 
@@ -191,6 +202,7 @@ class _Service:
         if postgres is not None:
             self._servers.append(postgres.child)
             postgres.start(self._stop)
+        self._load()
         if valkey is not None:
             await_ready(valkey.child, valkey.ready, self._stop)
             redis_url = valkey.url
@@ -202,13 +214,16 @@ class _Service:
         return redis_url, database_url, None if postgres is None else postgres.url
 
     def _part(self, name: str, environment: Mapping[str, str]) -> Child:
+        return self._fork(name, environment, partial(self._run, name))
+
+    def _fork(self, name: str, environment: Mapping[str, str], run: Callable[[], object]) -> Child:
         program = Program(
             name=name,
-            command=(*self._program, name),
+            command=(sys.executable, "-m", "service", name),
             environment=environment,
             stop_signals=((SIGTERM, SECONDS_TO_FINISH),),
         )
-        return Child(program, self._directory)
+        return Fork(program, self._directory, run)
 
     def _migrate(self, environment: Mapping[str, str]) -> None:
         migration = self._part("migrate", environment)
@@ -224,11 +239,10 @@ class _Service:
             raise EmbeddedError(failed, EXIT_CONFIGURATION if status == EXIT_CONFIGURATION else 1)
 
     def _announce(self, key_file: Path | None) -> None:
-        """Say once, on standard output, that all is ready. In a thread of its own: a slow answer delays no restart."""
+        """Say once, on standard output, that all is ready. In a process of its own: a slow answer delays no restart."""
         address = _address(self._host, self._port)
         while not _answers(f"{address}/readyz"):
-            if self._over.wait(0.1):
-                return
+            time.sleep(0.1)
         lines = [f"Perennial is ready on {address}", f"Its data is in {self._directory.path}"]
         if key_file is not None:
             lines.append(f"The admin key is in {key_file}")

@@ -46,6 +46,16 @@ class UnitShares:
         return UnitShares(parts=self.parts[which], owners=self.owners[which])
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UnitPattern:
+    """The public pattern of a range: whose each of its slots is, and which of them may be read and count."""
+
+    pseudonyms: NDArray[np.uint8]
+    """(n, 16)"""
+    counting: NDArray[np.bool_]
+    """(n,)"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Records:
     """The records still present in a range: x of shape (m, d), float32 or float64, and y of shape (m,).
@@ -66,6 +76,8 @@ class Records:
     """(m,): whether it is in the first slot of its unit that counts in the range, by the pattern; None: no units"""
     owners: NDArray[np.int64] | None = None
     """(m,): the number of the record's unit among those of the range; None: no units"""
+    pattern: UnitPattern | None = None
+    """of all slots of the range; None: no units"""
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.shape != self.x.shape[:1]:

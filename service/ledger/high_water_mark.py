@@ -159,8 +159,17 @@ def contradictions(
 
 def check(connection: Connection, files: SegmentFiles, stored: dict[str, Any] | None, stream: Stream) -> None:
     """Raise LedgerBroken if a stream can't be the one that the file beside its segments tells of. stored: as above."""
-    if (against := contradicts(connection, files, stored, stream)) is not None:
-        raise LedgerBroken(f"stream {stream.name}: {against}")
+    check_each(connection, files, {stream.log: stored}, [stream])
+
+
+def check_each(
+    connection: Connection, files: SegmentFiles, stored: Mapping[str, dict[str, Any] | None], streams: Sequence[Stream]
+) -> None:
+    """The same if any of some streams can't be; stored: by log."""
+    against = contradictions(connection, files, stored, streams)
+    for stream in streams:
+        if stream.log in against:
+            raise LedgerBroken(f"stream {stream.name}: {against[stream.log]}")
 
 
 def holds(connection: Connection, mark: Mark, stream: Stream) -> bool:

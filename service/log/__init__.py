@@ -9,19 +9,33 @@ All keys of a stream carry the same hash tag and live in one slot of a cluster.
 """
 
 from service.log.appender import Appended, Appender, Backlog, BacklogFull, IdempotencyConflict, Resumed
+from service.log.appenders import Appenders, LogState, Numbered
+from service.log.cluster import ClusterPrimaries
 from service.log.connection import LogUnavailable, Position
+from service.log.opening import open_readers, read_primaries
+from service.log.primaries import Primary
+from service.log.probe import LogUnsuitable, probe
 from service.log.reader import Entry, LogLost, Reader
 
 __all__ = [
     "Appended",
     "Appender",
+    "Appenders",
     "Backlog",
     "BacklogFull",
+    "ClusterPrimaries",
     "Entry",
     "IdempotencyConflict",
     "LogLost",
+    "LogState",
     "LogUnavailable",
+    "LogUnsuitable",
+    "Numbered",
     "Position",
+    "Primary",
     "Reader",
     "Resumed",
+    "open_readers",
+    "probe",
+    "read_primaries",
 ]

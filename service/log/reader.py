@@ -20,14 +20,17 @@ from service.log.connection import (
     following,
     state_key,
 )
+from service.log.primaries import ListedPrimaries, Primary
 
-# Trims what is numbered; what then waits is counted from the first entry that is left. Repeating it changes nothing.
-_TRIM = """
-redis.call('XTRIM', KEYS[1], 'MINID', '=', ARGV[1])
+# What waits is counted from the first entry that is left.
+_COUNT = """
 local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
 local trimmed = first and first[2][3] == 'offset' and first[2][4] or redis.call('HGET', KEYS[2], 'total')
 if trimmed then redis.call('HSET', KEYS[2], 'trimmed', trimmed) end
 """
+
+# Trims what is numbered. Repeating it changes nothing.
+_TRIM = f"redis.call('XTRIM', KEYS[1], 'MINID', '=', ARGV[1])\n{_COUNT}"
 
 
 LONGEST_WAIT_SECONDS = 5.0
@@ -50,7 +53,12 @@ class Entry:
 class Reader:
     """Reads what is not numbered yet, in the log's own order, and trims what is."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, log: str | Primary) -> None:
+        """Connects when it is used; `log`: the primary, or the URL of the first or only one."""
+        self._primary = ListedPrimaries([log]).every()[0] if isinstance(log, str) else log
+        self._connect(self._primary.url)
+
+    def _connect(self, url: str) -> None:
         # Longer than any blocking read, so that a connection on which nothing comes any more is noticed.
         self._redis: Redis = Redis.from_url(
             url,
@@ -59,7 +67,15 @@ class Reader:
             retry=Retry(NoBackoff(), 0),
             **CONNECTING,
         )
-        self._trim = self._redis.register_script(_TRIM)
+        self._trim, self._count = map(self._redis.register_script, (_TRIM, _COUNT))
+
+    @property
+    def primary(self) -> Primary:
+        """The primary that holds the logs."""
+        return self._primary
+
+    def refresh(self) -> None:
+        """Look whether the primary is at another address now; after each LogUnavailable."""
 
     def wait(self, positions: Mapping[str, Position], *, milliseconds: int) -> list[str]:
         """Which of the logs have something after their positions; waits a while when none has.

@@ -71,7 +71,7 @@ def commit(entry: Entry, step: Prepared, at: datetime | None = None) -> tuple[Pu
 
     Raises:
         LedgerBroken: the ledger is not as it was left.
-        OverBudget: a record would pay more than the publication may charge any.
+        OverBudget: a record would pay more than the publication may charge any; nothing is written.
     """
     connection, publication, stream = entry.connection, entry.publication, entry.stream
     charged = entry.charge(step.charges, step.most, at) if step.charges else None

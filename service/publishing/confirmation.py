@@ -86,13 +86,14 @@ class Confirmer:
             with self._database.transaction() as connection:
                 self._logs |= changes.logs(connection, unknown)
 
-    def soon(self, stream: int) -> None:
-        """Confirm a stream in the thread of `run`; without one, now. One mark confirms all that came meanwhile."""
+    def soon(self, *streams: int) -> None:
+        """Confirm streams in the thread of `run`; without one, now. One mark confirms all that came meanwhile."""
         if not self._running:
-            self.confirm(stream)
+            for stream in streams:
+                self.confirm(stream)
             return
         with self._requests:
-            self._waiting.add(stream)
+            self._waiting.update(streams)
             self._requests.notify_all()
 
     def run(self, stop: threading.Event) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning.records import Records
+from service.learning.records import Records, UnitPattern
 from service.store import labels, segments
 from service.streams.slots import EvaluationSlots
 from service.streams.units import contributions, distinct, set_aside
@@ -95,8 +95,7 @@ def locate(
     """
     start, stop = origin + start, origin + stop
     with database.transaction() as connection:
-        holding = segments.holding(connection, stream.id, start, stop)
-        erased = segments.erased(connection, stream.id, start, stop)
+        holding, erased = segments.located(connection, stream.id, start, stop)
         answers = _answers(connection, stream, labels_of, start, stop)
     position, files = start, []
     for segment in holding:
@@ -175,7 +174,7 @@ class _Pattern:
 
     Nor have those of units that are not to be read here.
 
-    `counting`, `shares`, `owners`, `firsts`: of every slot, as in `Records`. `units`: their number.
+    `counting`, `shares`, `owners`, `firsts`, `pseudonyms`: of every slot, as in `Records`. `units`: their number.
     """
 
     counting: NDArray[np.bool_]
@@ -183,6 +182,7 @@ class _Pattern:
     owners: NDArray[np.int64]
     firsts: NDArray[np.bool_]
     units: int
+    pseudonyms: NDArray[np.uint8]
 
     def of(self, present: NDArray[np.bool_]) -> dict[str, Any]:
         """Return the fields of `Records` that say of which units those present are."""
@@ -191,6 +191,7 @@ class _Pattern:
             "units": self.units,
             "firsts": self.firsts[present],
             "owners": self.owners[present],
+            "pattern": UnitPattern(pseudonyms=self.pseudonyms, counting=self.counting),
         }
 
 
@@ -203,7 +204,10 @@ def _pattern(columns: Columns, located: Located) -> _Pattern:
     shares[counting], owners[counting] = contributions(places), places
     firsts = np.zeros(len(counting), dtype=np.bool_)
     firsts[np.flatnonzero(counting)[np.unique(places, return_index=True)[1]]] = True
-    return _Pattern(counting=counting, shares=shares, owners=owners, firsts=firsts, units=len(pseudonyms))
+    units = len(pseudonyms)
+    return _Pattern(
+        counting=counting, shares=shares, owners=owners, firsts=firsts, units=units, pseudonyms=unit.astype(np.uint8)
+    )
 
 
 def read_records(

@@ -9,13 +9,13 @@ which it was due, publication). So ids are in the order of their times, and the 
 A fit that is ready later appears at a later tick: a release that is j ticks late tells about log2(j + 1) bits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import structlog
 from sqlalchemy import Connection
 
-from service.ledger import Entry, StreamLedger, open_ledger
+from service.ledger import Entry, StreamLedger, open_free_ledgers, open_ledger
 from service.ledger.errors import OverBudget
 from service.publishing.commit import check, commit, seconds_to_write
 from service.publishing.prepared import Prepared, packed, unpacked
@@ -60,15 +60,20 @@ def park(
     )
 
 
-def open_tick(connection: Connection, stream: int) -> tuple[StreamLedger, list[Waiting]]:
-    """Return the ledger of a stream and the parked steps whose tick has come, for as long as their writing may take."""
-    size = sum(each.size for each in parked.due(connection, stream, limit=MOST_AT_ONCE))
+def open_ticks(connection: Connection, streams: Sequence[int]) -> list[tuple[StreamLedger, list[Waiting]]]:
+    """Return the ledgers of streams, each with its parked steps whose tick has come, for as long as they may take.
+
+    It waits for the lock of a single stream. Several streams are returned without those that somebody else has locked.
+    """
+    if not (waiting := parked.due(connection, streams, limit=MOST_AT_ONCE)):
+        return []
+    size = sum(each.size for each in waiting)
     read_together(connection, *within(connection, seconds_to_write(size)))
-    ledger = open_ledger(connection, stream)
-    waiting = parked.due(connection, stream, limit=MOST_AT_ONCE)
+    ledgers = [open_ledger(connection, *streams)] if len(streams) == 1 else open_free_ledgers(connection, streams)
+    waiting = parked.due(connection, [each.stream.id for each in ledgers], limit=MOST_AT_ONCE)
     while sum(each.size for each in waiting) > size:  # more of them came meanwhile; the next transaction's
         waiting.pop()
-    return ledger, waiting
+    return [(ledger, [each for each in waiting if each.stream_id == ledger.stream.id]) for ledger in ledgers]
 
 
 def publish(ledger: StreamLedger, waiting: list[Waiting]) -> list[Publication]:
@@ -97,8 +102,7 @@ def _published(entry: Entry, step: Prepared, taken: Parked) -> tuple[Publication
     if step.halts is not None:
         return _halted(entry, step.halts), entry.stream
     try:
-        with entry.connection.begin_nested():
-            return commit(entry, step, taken.tick)
+        return commit(entry, step, taken.tick)
     except OverBudget as refusal:
         return _halted(entry, str(refusal)), entry.stream
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Select, Text, cast, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, Text, cast, func, or_, select
 
 from service.store import leases
 from service.store.database import TIMELINE, all_of, any_of
@@ -107,18 +107,32 @@ _ERASED = select(erasures.c.stream_id).where(erasures.c.deleted_at.is_(None))
 _WANTS_A_SEALER = or_(streams.c.halted.is_(None), streams.c.id.in_(_ERASED))
 
 
-def unsealed(connection: Connection, *, seconds: float) -> Unsealed:
-    """Return the work for sealers; `seconds`: the length of their leases, after which a free stream is so for long."""
+FIRST_PLACES = (range(1, 2),)
+"""The places of streams on the first or only primary."""
+
+
+def unsealed(
+    connection: Connection, *, seconds: float, primary: int = 1, places: Sequence[range] = FIRST_PLACES
+) -> Unsealed:
+    """Return the work for sealers of a primary, whose streams have such places.
+
+    seconds: the length of their leases, after which a free stream is so for long.
+    """
     free, long_free = (func.count().filter(leases.is_free(seconds, since=since)) for since in (0.0, seconds))
     query = (
-        select(leases.sealers(seconds), func.count(), free, long_free)
+        select(leases.sealers(seconds, primary=primary), func.count(), free, long_free)
         .select_from(streams)
         .join(leased, leased.c.resource == leases.stream_of(streams.c.id))
-        .where(_WANTS_A_SEALER)
+        .where(_WANTS_A_SEALER, _has(places))
     )
     return Unsealed(*connection.execute(query).one())
 
 
-def wanting_a_sealer(*, but: Sequence[int]) -> Select[str]:
-    """The leases of the streams that want a sealer, some streams aside; in a query."""
-    return select(leases.stream_of(streams.c.id)).where(_WANTS_A_SEALER, streams.c.id != all_of(but))
+def wanting_a_sealer(*, but: Sequence[int], places: Sequence[range] = FIRST_PLACES) -> Select[str]:
+    """The leases of the streams with such places that want a sealer, some streams aside; in a query."""
+    return select(leases.stream_of(streams.c.id)).where(_WANTS_A_SEALER, _has(places), streams.c.id != all_of(but))
+
+
+def _has(places: Sequence[range]) -> ColumnElement[bool]:
+    place = func.coalesce(streams.c.place, 1)
+    return or_(*(place.between(each.start, each.stop - 1) for each in places))

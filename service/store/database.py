@@ -21,7 +21,10 @@ from sqlalchemy import (
     Dialect,
     Engine,
     Select,
+    TextClause,
+    and_,
     bindparam,
+    case,
     create_engine,
     event,
     func,
@@ -237,7 +240,7 @@ def pipelined(connection: Connection) -> Iterator[None]:
         yield
 
 
-def read_together(connection: Connection, *queries: tuple[Select[Any], dict[str, Any]]) -> list[list[Any]]:
+def read_together(connection: Connection, *queries: tuple[Select[Any] | TextClause, dict[str, Any]]) -> list[list[Any]]:
     """The rows of several queries, each with what it binds, sent without waiting for each other's answers.
 
     Nor for that of BEGIN, if they are a transaction's first. Rows are named tuples of what psycopg makes of
@@ -253,17 +256,23 @@ def read_together(connection: Connection, *queries: tuple[Select[Any], dict[str,
 
 
 def within(connection: Connection, seconds: float) -> tuple[tuple[Select[Any], dict[str, Any]], ...]:
-    """Return what `read_together` needs so that the transaction ends, one way or the other, within so many seconds.
+    """Return what `read_together` needs so that a transaction that writes ends within so many seconds, and is durable.
 
     PostgreSQL ends it if whoever began it hangs. In the middle of a pipeline he is not idle, so that `_LIMITS` would
     leave him his locks for ever.
     """
     if not _bounds(connection):
         return ()
+    connection.info["durable"] = True
     return ((_WITHIN, {"limit": f"{math.ceil(1000 * seconds)}ms"}),)
 
 
-_WITHIN = select(func.set_config("transaction_timeout", bindparam("limit"), True))
+_configured = func.current_setting("synchronous_commit")
+_DURABLY = case(
+    (and_(_configured != "on", _configured != "remote_apply"), func.set_config("synchronous_commit", "on", True)),
+)
+"""As `_written_durably` says, without a statement of its own."""
+_WITHIN = select(func.set_config("transaction_timeout", bindparam("limit"), True), _DURABLY)
 
 
 def _bounds(connection: Connection) -> bool:
@@ -282,7 +291,7 @@ def _pipeline(connection: Connection) -> Iterator[psycopg.Connection[Any]]:
 
 
 @lru_cache(maxsize=64)
-def _compiled(query: Select[Any], dialect: Dialect) -> Compiled:
+def _compiled(query: Select[Any] | TextClause, dialect: Dialect) -> Compiled:
     return query.compile(dialect=dialect)
 
 

@@ -7,13 +7,17 @@ owner that slept through its lease can't commit what it still had in hand.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache, lru_cache
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Row,
     Select,
     Text,
+    Update,
+    bindparam,
     cast,
     delete,
     func,
@@ -57,9 +61,13 @@ def stream_id(lease: Lease) -> int:
     return int(lease.resource.removeprefix(_STREAM))
 
 
-def sealer(owner: str) -> str:
-    """The lease of a worker that numbers streams: as long as it is held, the worker has its share of them."""
-    return f"{_SEALER}{owner}"
+def sealer(owner: str, primary: int) -> str:
+    """The lease of a worker that numbers streams of a primary: as long as it is held, the worker has its share."""
+    return f"{_sealers_of(primary)}{owner}"
+
+
+def _sealers_of(primary: int) -> str:
+    return _SEALER if primary == 1 else f"sealer/{primary}:"
 
 
 _STREAM, _SEALER = "stream:", "sealer:"
@@ -106,8 +114,13 @@ def is_free(seconds: float, *, since: float = 0.0) -> ColumnElement[bool]:
 
 def take(connection: Connection, resource: str, *, owner: str, seconds: float) -> Lease | None:
     """Take a lease; None: another owner holds it."""
-    wanted = select(leases.c.resource).where(leases.c.resource == resource)
-    return next(iter(take_several(connection, wanted, owner=owner, seconds=seconds, most=1)), None)
+    rows = connection.execute(_taking_one(seconds), {"wanted": resource, "taker": owner})
+    return next(iter(_taken(rows, owner=owner, seconds=seconds)), None)
+
+
+@lru_cache(maxsize=16)
+def _taking_one(seconds: float) -> Update:
+    return _taking(select(leases.c.resource).where(leases.c.resource == bindparam("wanted")), seconds=seconds, most=1)
 
 
 def take_several(
@@ -119,7 +132,13 @@ def take_several(
     most: int,
     since: float = 0.0,
 ) -> list[Lease]:
-    """Take the leases of resources that nobody has held for `since` seconds, at most so many.
+    """Take the leases of resources that nobody has held for `since` seconds, at most so many."""
+    rows = connection.execute(_taking(wanted, seconds=seconds, most=most, since=since), {"taker": owner})
+    return _taken(rows, owner=owner, seconds=seconds)
+
+
+def _taking(wanted: Select[str], *, seconds: float, most: int, since: float = 0.0) -> Update:
+    """Return what takes leases for the owner `taker`.
 
     It does not wait for an owner that is at the lease's row, renewing it or in a commit: the owner may hang.
     """
@@ -131,10 +150,11 @@ def take_several(
         .with_for_update(skip_locked=True)
         .cte("before")
     )
-    rows = connection.execute(
+    length = timedelta(seconds=seconds)
+    return (
         update(leases)
         .where(leases.c.resource == free.c.resource)
-        .values(owner=owner, epoch=leases.c.epoch + 1, expires_at=now + timedelta(seconds=seconds), taken_at=now)
+        .values(owner=bindparam("taker"), epoch=leases.c.epoch + 1, expires_at=now + length, taken_at=now)
         .returning(
             leases.c.resource,
             leases.c.epoch,
@@ -143,6 +163,9 @@ def take_several(
             (free.c.timeline != TIMELINE).label("elsewhere"),
         )
     )
+
+
+def _taken(rows: Iterable[Row[Any]], *, owner: str, seconds: float) -> list[Lease]:
     taken = []
     for row in rows:
         given_back = row.owner is None and not row.elsewhere  # else its newest owner may be lost with a failover
@@ -151,24 +174,27 @@ def take_several(
     return taken
 
 
-def appear(connection: Connection, owner: str, *, seconds: float) -> Lease:
-    """Take the lease by which other workers know that this one numbers streams; those of the dead are deleted."""
+def appear(connection: Connection, owner: str, *, primary: int, seconds: float) -> Lease:
+    """Take the lease by which others know that this worker numbers streams of a primary; delete those of the dead."""
     long_ago = func.clock_timestamp() - NOBODY_ASKS_FOR * timedelta(seconds=seconds)
-    connection.execute(delete(leases).where(leases.c.resource.startswith(_SEALER), leases.c.expires_at < long_ago))
+    connection.execute(delete(leases).where(_is_of_sealers(primary), leases.c.expires_at < long_ago))
     held = {"owner": owner, "expires_at": func.clock_timestamp() + timedelta(seconds=seconds)}
     query = (
         postgresql.insert(leases)
-        .values(resource=sealer(owner), epoch=1, **held)
+        .values(resource=sealer(owner, primary), epoch=1, **held)
         .on_conflict_do_update(index_elements=[leases.c.resource], set_=held | {"epoch": leases.c.epoch + 1})
         .returning(leases.c.epoch)
     )
-    return Lease(resource=sealer(owner), owner=owner, epoch=connection.execute(query).scalar_one())
+    return Lease(resource=sealer(owner, primary), owner=owner, epoch=connection.execute(query).scalar_one())
 
 
-def sealers(seconds: float) -> ColumnElement[int]:
-    """How many workers number streams, in a query; `seconds`: as in `is_free`."""
-    sealing = select(func.count()).where(leases.c.resource.startswith(_SEALER), not_(is_free(seconds)))
-    return sealing.scalar_subquery()
+def sealers(seconds: float, *, primary: int) -> ColumnElement[int]:
+    """How many workers number streams of a primary, in a query; `seconds`: as in `is_free`."""
+    return select(func.count()).where(_is_of_sealers(primary), not_(is_free(seconds))).scalar_subquery()
+
+
+def _is_of_sealers(primary: int) -> ColumnElement[bool]:
+    return leases.c.resource.startswith(_sealers_of(primary))
 
 
 def renew(connection: Connection, held: Iterable[Lease], *, seconds: float) -> list[Lease]:
@@ -229,9 +255,15 @@ def check(connection: Connection, lease: Lease) -> None:
     Raises:
         LeaseLost: it ran out or is another's.
     """
-    query = select(leases.c.epoch).where(*is_held(lease.resource, lease.owner, lease.epoch)).with_for_update()
-    if connection.execute(query).one_or_none() is None:
+    mine = {"resource": lease.resource, "owner": lease.owner, "epoch": lease.epoch}
+    if connection.execute(_checking(), mine).one_or_none() is None:
         raise LeaseLost(lease.resource)
+
+
+@cache
+def _checking() -> Select[tuple[int]]:
+    mine = is_held(bindparam("resource"), bindparam("owner"), bindparam("epoch"))
+    return select(leases.c.epoch).where(*mine).with_for_update()
 
 
 def release(connection: Connection, lease: Lease) -> None:

@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
+from functools import cache
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Update, bindparam, func, insert, select, update
 
 from service.store import leases, locks, segments, units
-from service.store.database import FREE_STREAM, NEW_RECORDS, any_of, notify
+from service.store.database import FREE_STREAM, NEW_RECORDS, any_of, notify, pipelined, read_together
 from service.store.segments import Segment
-from service.store.streams import Stream, StreamHalted
+from service.store.streams import ONE, Stream, StreamHalted, of_row
 from service.store.tables import dead_letters, entries, resumptions, streams
 from service.store.units import UnitCounts
 
@@ -91,22 +93,16 @@ def seal(
         raise UnitErased(stream.name)
     last = max([each.entry for each in sealed] + [each.entry for each in dead], key=_order)
     counted = len(sealed) + sum(each.sequence is not None for each in dead)
-    moved = connection.execute(
-        update(streams)
-        .where(
-            streams.c.id == stream.id,
-            streams.c.records == stream.records,
-            streams.c.sealed_sequence == stream.sealed_sequence,
-            streams.c.halted.is_(None),
-        )
-        .values(
-            records=stream.records if segment is None else segment.stop,
-            sealed_entry=last,
-            sealed_sequence=stream.sealed_sequence + counted,
-            **({} if segment is None else {"segments_sum": segments.added(segments.digest(stream.log, segment))}),
-        )
-    ).rowcount
-    if not moved:
+    bound = {
+        "of": stream.id,
+        "from_records": stream.records,
+        "from_sequence": stream.sealed_sequence,
+        "to_records": stream.records if segment is None else segment.stop,
+        "to_entry": last,
+        "to_sequence": stream.sealed_sequence + counted,
+        "added": Decimal(0) if segment is None else Decimal(int(segments.digest(stream.log, segment), 16)),
+    }
+    if not connection.execute(_move(), bound).rowcount:
         raise StreamHalted(stream.name)
     if counts is not None:
         units.write(connection, stream.id, counts)
@@ -114,12 +110,43 @@ def seal(
         connection.execute(insert(dead_letters), [vars(each) | {"stream_id": stream.id} for each in dead])
     if segment is None:
         return
-    segments.store(connection, stream, segment)
-    connection.execute(
-        insert(entries).values(numbered_at=func.clock_timestamp()),
-        [{"stream_id": stream.id, "entry": each.entry, "start": each.start, "stop": each.stop} for each in sealed],
-    )
+    numbered = [
+        {"stream_id": stream.id, "entry": each.entry, "start": each.start, "stop": each.stop} for each in sealed
+    ]
+    with pipelined(connection):
+        segments.store(connection, stream, segment)
+        connection.execute(_NUMBER, numbered)
     notify(connection, NEW_RECORDS, stream.name)
+
+
+_NUMBER = insert(entries).values(numbered_at=func.clock_timestamp())
+
+
+@cache
+def _move() -> Update:
+    return (
+        update(streams)
+        .where(
+            streams.c.id == bindparam("of"),
+            streams.c.records == bindparam("from_records"),
+            streams.c.sealed_sequence == bindparam("from_sequence"),
+            streams.c.halted.is_(None),
+        )
+        .values(
+            records=bindparam("to_records"),
+            sealed_entry=bindparam("to_entry"),
+            sealed_sequence=bindparam("to_sequence"),
+            segments_sum=segments.ADDED,
+        )
+    )
+
+
+def left(connection: Connection, stream: int, most: int) -> tuple[Stream, list[Segment]]:
+    """Return a stream as it is left, and its last few segments, in order; with one round trip."""
+    of_stream, newest = read_together(
+        connection, (ONE, {"stream": stream}), (segments.NEWEST, {"stream": stream, "limit": most})
+    )
+    return of_row(of_stream[0]), segments.of_rows(newest)[::-1]
 
 
 def _order(entry: str) -> tuple[int, ...]:

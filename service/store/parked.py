@@ -7,10 +7,13 @@ comes next publishes the same bytes. A parked step is as secret as the records, 
 Steps of one publication are a chain: each starts from the position and version that the one before it leaves.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Numeric, bindparam, delete, func, insert, select
+from sqlalchemy import ARRAY, BigInteger, Connection, Integer, Numeric, Select, bindparam, delete, func, insert, select
 
 from service.store import features
 from service.store.database import read_together
@@ -46,8 +49,13 @@ class NextTick:
 
 def of_publication(connection: Connection, publication: int) -> list[Parked]:
     """Return the chain of parked steps of a publication, in order."""
-    query = select(parked).where(parked.c.publication_id == publication).order_by(parked.c.position, parked.c.version)
-    return [Parked(**row._asdict()) for row in connection.execute(query)]
+    (rows,) = read_together(connection, (CHAIN, {"publication": publication}))
+    return [Parked(**row._asdict()) for row in rows]
+
+
+_MINE = parked.c.publication_id == bindparam("publication", type_=BigInteger)
+CHAIN = select(parked).where(_MINE).order_by(parked.c.position, parked.c.version)
+"""The parked steps of one publication, in order, each to make a `Parked` of."""
 
 
 # The first multiple of the delay that is not before either the step's due time plus the delay, or now.
@@ -91,13 +99,17 @@ def tick_of(connection: Connection, publication: Publication, due: int) -> tuple
 
 def put(connection: Connection, step: Parked) -> None:
     """Store a finished step. A second one from the same position and version fails here."""
-    connection.execute(insert(parked).values(**vars(step)))
+    connection.execute(_PUT, vars(step))
+
+
+_PUT = insert(parked)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
     """A parked step without its content."""
 
+    stream_id: int
     publication_id: int
     position: int
     version: int
@@ -105,41 +117,58 @@ class Waiting:
     size: int
 
 
-def due(connection: Connection, stream: int, *, limit: int) -> list[Waiting]:
-    """Return the first steps of a stream whose tick has come, in the order in which they are published."""
-    columns = [parked.c[name] for name in ("publication_id", "position", "version", "tick")]
-    query = (
-        select(*columns, func.octet_length(parked.c.content).label("size"))
-        .where(parked.c.stream_id == stream, parked.c.tick <= func.clock_timestamp())
-        .order_by(parked.c.tick, parked.c.due_at.nulls_first(), *columns[:3])
-        .limit(limit)
-    )
+def due(connection: Connection, streams: Sequence[int], *, limit: int) -> list[Waiting]:
+    """Return the first steps of streams whose tick has come, in the order in which they are published."""
+    (rows,) = read_together(connection, (_due(), {"streams": list(streams), "limit": limit}))
     waiting: list[Waiting] = []
-    for row in connection.execute(query):
+    for row in rows:
         if waiting and row.size + sum(each.size for each in waiting) > MOST_BYTES:
             break
         waiting.append(Waiting(**row._asdict()))
     return waiting
 
 
+@cache
+def _due() -> Select[Any]:
+    columns = [parked.c[name] for name in ("publication_id", "position", "version", "tick")]
+    return (
+        select(parked.c.stream_id, *columns, func.octet_length(parked.c.content).label("size"))
+        .where(_OF_STREAMS, parked.c.tick <= func.clock_timestamp())
+        .order_by(parked.c.tick, parked.c.due_at.nulls_first(), *columns[:3])
+        .limit(bindparam("limit", type_=BigInteger))
+    )
+
+
 def take(connection: Connection, step: Waiting) -> Parked:
     """Return a parked step and delete its row: it is published now, or never."""
-    row = connection.execute(
-        delete(parked)
-        .where(
-            parked.c.publication_id == step.publication_id,
-            parked.c.position == step.position,
-            parked.c.version == step.version,
-        )
-        .returning(parked)
-    ).one()
-    return Parked(**row._asdict())
+    bound = {"publication": step.publication_id, "at": step.position, "after": step.version}
+    return Parked(**connection.execute(_TAKE, bound).one()._asdict())
+
+
+_TAKE = (
+    delete(parked)
+    .where(
+        _MINE,
+        parked.c.position == bindparam("at", type_=BigInteger),
+        parked.c.version == bindparam("after", type_=Integer),
+    )
+    .returning(parked)
+)
 
 
 def any_due(connection: Connection, stream: int) -> bool:
     """Return whether a step of the stream waits whose tick has come."""
-    query = select(parked.c.tick).where(parked.c.stream_id == stream, parked.c.tick <= func.clock_timestamp())
-    return connection.execute(query.limit(1)).one_or_none() is not None
+    return bool(with_due(connection, [stream]))
+
+
+def with_due(connection: Connection, streams: Sequence[int]) -> set[int]:
+    """Return those of some streams on which a step waits whose tick has come."""
+    (rows,) = read_together(connection, (_WITH_DUE, {"streams": list(streams)}))
+    return {row.stream_id for row in rows}
+
+
+_OF_STREAMS = parked.c.stream_id == func.any(bindparam("streams", type_=ARRAY(BigInteger)))
+_WITH_DUE = select(parked.c.stream_id).where(_OF_STREAMS, parked.c.tick <= func.clock_timestamp()).distinct()
 
 
 def next_ticks(connection: Connection) -> list[NextTick]:

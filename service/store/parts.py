@@ -7,13 +7,13 @@ digest is kept beside them: a step that went on from others would cost records m
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import BigInteger, Connection, bindparam, delete, insert, select
+from sqlalchemy import BigInteger, Connection, Select, bindparam, delete, insert, select
 from sqlalchemy.dialects import postgresql
 
 from service.store import digests
@@ -53,8 +53,17 @@ def remembered(vectors: Mapping[int, Values], terms: Mapping[str, Any] | None) -
 
 def load(connection: Connection, publication: int) -> Memory:
     """All that a publication remembers."""
+    return of_rows(*read_together(connection, *needed(publication)))
+
+
+def needed(publication: int) -> tuple[tuple[Select[Any], dict[str, Any]], ...]:
+    """Return what is to be read for `of_rows`."""
     mine = {"publication": publication}
-    rows, digest = read_together(connection, (_PARTS, mine), (_DIGEST, mine))
+    return (_PARTS, mine), (_DIGEST, mine)
+
+
+def of_rows(rows: Sequence[Any], digest: Sequence[Any]) -> Memory:
+    """Return all that a publication remembers, of what was `needed`."""
     vectors = {row.number: np.frombuffer(row.content, dtype="<f8").reshape(row.shape) for row in rows}
     return Memory(parts=vectors, digest=digest[0].digest if digest else None)
 

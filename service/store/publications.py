@@ -1,6 +1,6 @@
 """Publications: what is asked for, how far it is published, and which of them can go on."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -12,7 +12,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
-    Row,
     Select,
     bindparam,
     func,
@@ -27,7 +26,7 @@ from sqlalchemy.exc import IntegrityError
 from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.obligations import FitSize, Obligations
 from service.store import digests, leases, shown
-from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together
+from service.store.database import NEW_PUBLICATION, NEW_RELEASE, any_of, notify, read_together
 from service.store.keys import NameTaken
 from service.store.rows import Rows
 from service.store.tables import charges as charged
@@ -220,11 +219,12 @@ def as_left(publication: Publication) -> bool:
 
 
 def get(connection: Connection, identity: int) -> Publication:
-    return _publication(connection.execute(_one(), {"publication": identity}).one())
+    return of_row(connection.execute(one(), {"publication": identity}).one())
 
 
 @cache
-def _one() -> Select[Any]:
+def one() -> Select[Any]:
+    """Return the query of one publication, which binds `publication`."""
     return select_all().where(publications.c.id == bindparam("publication", type_=BigInteger))
 
 
@@ -234,22 +234,22 @@ def find(connection: Connection, name: str, *, visible: frozenset[str] | None = 
     if visible is not None:
         query = query.where(streams.c.name.in_(visible))
     row = connection.execute(query).one_or_none()
-    return _publication(row) if row else None
+    return of_row(row) if row else None
 
 
 def of_stream(connection: Connection, stream: int) -> list[Publication]:
     query = _NEWEST_FIRST.where(publications.c.stream_id == stream)
-    return [_publication(row) for row in connection.execute(query)]
+    return [of_row(row) for row in connection.execute(query)]
 
 
 def walk(rows: Rows, stream: int) -> Iterator[Publication]:
     """Yield all publications of a stream, the newest first."""
-    return map(_publication, rows.of(_NEWEST_FIRST, publications.c.stream_id, stream))
+    return map(of_row, rows.of(_NEWEST_FIRST, publications.c.stream_id, stream))
 
 
-def fit_sizes(connection: Connection, identities: Collection[int]) -> dict[int, FitSize]:
+def fit_sizes(connection: Connection, identities: Sequence[int]) -> dict[int, FitSize]:
     """Return the sizes of the fits of some publications, by id."""
-    query = select(publications.c.id, _FIT_SIZE).where(publications.c.id.in_(identities))
+    query = select(publications.c.id, _FIT_SIZE).where(publications.c.id == any_of(identities))
     return {row.id: FitSize.from_json(row.fit) for row in connection.execute(query)}
 
 
@@ -298,7 +298,7 @@ def page(connection: Connection, *, limit: int, before: int | None, only: frozen
         query = query.where(publications.c.id < before)
     if only is not None:
         query = query.where(streams.c.name.in_(only))
-    return [_publication(row) for row in connection.execute(query)]
+    return [of_row(row) for row in connection.execute(query)]
 
 
 _MOVED = (
@@ -376,5 +376,6 @@ _SEE = (
 )
 
 
-def _publication(row: Row[Any]) -> Publication:
+def of_row(row: Any) -> Publication:
+    """Return the publication of a row of `select_all`."""
     return Publication(**row._asdict())

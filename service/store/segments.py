@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, text, update
+from sqlalchemy import BigInteger, Connection, Numeric, bindparam, func, insert, select, text, update
 
 from service.store import digests, leases
-from service.store.database import NEW_RECORDS, any_of, notify
+from service.store.database import NEW_RECORDS, any_of, notify, read_together
 from service.store.streams import Stream
 from service.store.tables import erasures, segments, streams
 
@@ -32,24 +32,45 @@ class Segment:
 
 def holding(connection: Connection, stream: int, start: int, stop: int) -> list[Segment]:
     """The segments that hold any of [start, stop), in order."""
-    query = (
-        select(segments.c.start, segments.c.stop, segments.c.file, segments.c.sha256)
-        .where(
-            segments.c.stream_id == stream,
-            segments.c.start < stop,
-            # The last one at or before `start` may reach into the range; the ones after it do. Both by the key.
-            segments.c.start
-            >= func.coalesce(
-                select(func.max(segments.c.start))
-                .where(segments.c.stream_id == stream, segments.c.start <= start)
-                .scalar_subquery(),
-                0,
-            ),
-            segments.c.stop > start,
-        )
-        .order_by(segments.c.start)
+    (rows,) = read_together(connection, (_HOLDING, {"stream": stream, "start": start, "stop": stop}))
+    return of_rows(rows)
+
+
+def located(connection: Connection, stream: int, start: int, stop: int) -> tuple[list[Segment], list[tuple[int, int]]]:
+    """Return what `holding` and `erased` return, with one round trip for both."""
+    bound = {"stream": stream, "start": start, "stop": stop}
+    held, gone = read_together(connection, (_HOLDING, bound), (_ERASED, bound | {"asked": True}))
+    return (
+        of_rows(held),
+        [(max(start, low), min(stop, high)) for low, high in gone],
     )
-    return [Segment(**row._asdict()) for row in connection.execute(query)]
+
+
+_SEGMENT = select(segments.c.start, segments.c.stop, segments.c.file, segments.c.sha256).where(
+    segments.c.stream_id == bindparam("stream", type_=BigInteger)
+)
+NEWEST = _SEGMENT.order_by(segments.c.start.desc()).limit(bindparam("limit", type_=BigInteger))
+"""The last few segments of a stream, in reverse order."""
+
+
+def of_rows(rows: Sequence[Any]) -> list[Segment]:
+    """Return the segments of what such queries return."""
+    return [Segment(**row._asdict()) for row in rows]
+
+
+_START, _STOP = bindparam("start", type_=BigInteger), bindparam("stop", type_=BigInteger)
+_HOLDING = _SEGMENT.where(
+    segments.c.start < _STOP,
+    # The last one at or before `start` may reach into the range; the ones after it do. Both by the key.
+    segments.c.start
+    >= func.coalesce(
+        select(func.max(segments.c.start))
+        .where(segments.c.stream_id == bindparam("stream", type_=BigInteger), segments.c.start <= _START)
+        .scalar_subquery(),
+        0,
+    ),
+    segments.c.stop > _START,
+).order_by(segments.c.start)
 
 
 def first_from(connection: Connection, stream: int, record: int) -> Segment | None:
@@ -77,17 +98,6 @@ def files_of_each(connection: Connection, identities: Sequence[int]) -> dict[int
     return files
 
 
-def newest(connection: Connection, stream: int, limit: int) -> list[Segment]:
-    """The last few segments, in order."""
-    query = (
-        select(segments.c.start, segments.c.stop, segments.c.file, segments.c.sha256)
-        .where(segments.c.stream_id == stream)
-        .order_by(segments.c.start.desc())
-        .limit(limit)
-    )
-    return [Segment(**row._asdict()) for row in connection.execute(query)][::-1]
-
-
 def replace(
     connection: Connection, lease: leases.Lease, stream: Stream, old: list[Segment], new: Sequence[Segment]
 ) -> None:
@@ -100,8 +110,9 @@ def replace(
         store(connection, stream, each)
     gone = [MODULUS - int(digest(stream.log, each), 16) for each in old]
     come = [int(digest(stream.log, each), 16) for each in new]
-    change = f"{sum(gone + come) % MODULUS:x}"
-    connection.execute(update(streams).where(streams.c.id == stream.id).values(segments_sum=added(change)))
+    change = Decimal(sum(gone + come) % MODULUS)
+    moved = update(streams).where(streams.c.id == stream.id).values(segments_sum=ADDED)
+    connection.execute(moved, {"added": change})
 
 
 def digest(log: str, segment: Segment) -> str:
@@ -113,12 +124,14 @@ def digest(log: str, segment: Segment) -> str:
 def store(connection: Connection, stream: Stream, segment: Segment) -> None:
     """Writes a segment's row; the sum on the stream's row is the caller's."""
     row = {"stream_id": stream.id, "digest": digest(stream.log, segment), **vars(segment)}
-    connection.execute(insert(segments).values(row))
+    connection.execute(_STORE, row)
 
 
-def added(change: str) -> ColumnElement[Decimal]:
-    """The sum on the stream's row and a digest more, to update it with."""
-    return func.mod(streams.c.segments_sum + Decimal(int(change, 16)), Decimal(MODULUS))
+_STORE = insert(segments)
+
+
+ADDED = func.mod(streams.c.segments_sum + bindparam("added", type_=Numeric), Decimal(MODULUS))
+"""The sum on the stream's row and the digest `added` more, to update it with."""
 
 
 def kept_from(connection: Connection, stream: int) -> int:
@@ -158,7 +171,8 @@ def erased(
     connection: Connection, stream: int, start: int, stop: int, *, deleted: bool = False
 ) -> list[tuple[int, int]]:
     """Which parts of [start, stop) were erased, apart and in order; or of which parts the bytes are `deleted` too."""
-    rows = connection.execute(_ERASED, {"stream": stream, "start": start, "stop": stop, "asked": not deleted})
+    bound = {"stream": stream, "start": start, "stop": stop, "asked": not deleted}
+    (rows,) = read_together(connection, (_ERASED, bound))
     return [(max(start, low), min(stop, high)) for low, high in rows]
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -15,7 +15,6 @@ from sqlalchemy import (
     BigInteger,
     Connection,
     Numeric,
-    Row,
     bindparam,
     column,
     func,
@@ -32,7 +31,7 @@ from service.privacy.accounting.composition import Slots
 from service.store import digests, leases
 from service.store.database import FREE_STREAM, any_of, notify
 from service.store.keys import NameTaken
-from service.store.tables import streams, unit_secrets
+from service.store.tables import publications, streams, unit_secrets
 from service.streams.layout import RecordLayout
 from service.streams.schema import StreamSchema, stored_schema
 from service.streams.slots import EvaluationSlots
@@ -58,6 +57,7 @@ class Stream:
     name: str
     log: str
     schema: dict[str, Any]
+    place: int | None
     retention: Literal["keep", "needed"]
     epsilon: Decimal
     delta: Decimal
@@ -136,6 +136,7 @@ def create(
     epsilon: Decimal,
     delta: Decimal,
     accounting: str = Accounting.BASIC,
+    place: int | None = None,
 ) -> Stream:
     """Make a stream; one with units gets a secret for their pseudonyms. NameTaken if there is one of this name."""
     secret = secrets.token_bytes(SECRET_BYTES) if schema.get("unit") is not None else None
@@ -150,6 +151,7 @@ def create(
                 epsilon=epsilon,
                 delta=delta,
                 accounting=accounting,
+                place=place,
                 promise="",
                 unit_secret_digest=None if secret is None else hashlib.sha256(secret).hexdigest(),
             )
@@ -161,7 +163,7 @@ def create(
         connection.execute(insert(unit_secrets).values(stream_id=row.id, secret=secret))
     leases.create(connection, leases.stream(row.id))
     notify(connection, FREE_STREAM)
-    promise = promised(_stream(row))  # of what was stored, as anybody will read it
+    promise = promised(of_row(row))  # of what was stored, as anybody will read it
     connection.execute(update(streams).where(streams.c.id == row.id).values(promise=promise))
     return get(connection, row.id)
 
@@ -195,23 +197,42 @@ def secret_of_units(connection: Connection, stream: Stream) -> bytes:
 
 def find(connection: Connection, name: str) -> Stream | None:
     row = connection.execute(select(streams).where(streams.c.name == name)).one_or_none()
-    return _stream(row) if row else None
+    return of_row(row) if row else None
 
 
 def get(connection: Connection, identity: int) -> Stream:
-    return _stream(connection.execute(_ONE, {"stream": identity}).one())
+    return of_row(connection.execute(ONE, {"stream": identity}).one())
 
 
-_ONE = select(streams).where(streams.c.id == bindparam("stream", type_=BigInteger))
+ONE = select(streams).where(streams.c.id == bindparam("stream", type_=BigInteger))
+OF_PUBLICATION = select(streams).where(
+    streams.c.id
+    == select(publications.c.stream_id).where(publications.c.id == bindparam("publication")).scalar_subquery()
+)
+"""The stream of one publication."""
 
 
 def every(connection: Connection) -> list[Stream]:
-    return [_stream(row) for row in connection.execute(select(streams).order_by(streams.c.id))]
+    return [of_row(row) for row in connection.execute(select(streams).order_by(streams.c.id))]
 
 
 def of_each(connection: Connection, identities: Sequence[int]) -> list[Stream]:
     """Some streams, with one query for all of them."""
-    return [_stream(row) for row in connection.execute(select(streams).where(streams.c.id == any_of(identities)))]
+    return [of_row(row) for row in connection.execute(select(streams).where(streams.c.id == any_of(identities)))]
+
+
+def by_place(connection: Connection) -> dict[int, int]:
+    """Return how many streams have each place."""
+    place = func.coalesce(streams.c.place, 1)
+    return dict(connection.execute(select(place, func.count()).group_by(place)).all())
+
+
+def place_all(connection: Connection, place: Callable[[str], int]) -> None:
+    """Store with each stream the place that the name of its log has."""
+    rows = connection.execute(select(streams.c.id, streams.c.log, streams.c.place)).all()
+    for row in rows:
+        if row.place != (right := place(row.log)):
+            connection.execute(update(streams).where(streams.c.id == row.id).values(place=right))
 
 
 def page(connection: Connection, *, limit: int, before: int | None, only: frozenset[str] | None) -> list[Stream]:
@@ -221,7 +242,7 @@ def page(connection: Connection, *, limit: int, before: int | None, only: frozen
         query = query.where(streams.c.id < before)
     if only is not None:
         query = query.where(streams.c.name.in_(only))
-    return [_stream(row) for row in connection.execute(query)]
+    return [of_row(row) for row in connection.execute(query)]
 
 
 def halt(connection: Connection, identity: int, reason: str) -> None:
@@ -312,5 +333,6 @@ def ready(connection: Connection) -> None:
     connection.execute(text("SELECT 1 FROM streams LIMIT 1"))
 
 
-def _stream(row: Row[Any]) -> Stream:
+def of_row(row: Any) -> Stream:
+    """Return the stream of a row of its table."""
     return Stream(**row._asdict())

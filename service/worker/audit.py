@@ -32,6 +32,9 @@ from service.store.segment_files import SegmentFiles
 _log = structlog.get_logger(__name__)
 
 SECONDS_BETWEEN_AUDITS = 3600.0
+SECONDS_BETWEEN_LOOKS = 1.0  # at what nobody has confirmed
+SHARE_OF_LOOKS = 0.05  # that such looks may take of a worker's time, where many streams change
+MOST_REST = 5.0  # seconds between two such looks, however long one takes
 SECONDS_BETWEEN_FULL_LOOKS = 60.0  # at every stream's high-water mark; in between at those of streams that changed
 SHORT_LEDGER = 1000  # charges, which take about a second; of all that are walked together
 MOST_TOGETHER = 50  # streams: a transaction may be idle for five seconds, on a busy machine too
@@ -63,15 +66,18 @@ class Audit:
         """Until told to stop; what is away is waited for."""
         invariants_due = 0.0
         while not stop.is_set():
+            began = time.monotonic()
             try:
                 self.confirm()
+                rest = min(MOST_REST, max(SECONDS_BETWEEN_LOOKS, (time.monotonic() - began) / SHARE_OF_LOOKS))
                 if time.monotonic() >= invariants_due:
                     took = self.ask_invariants()
                     self.forget_ended()
                     invariants_due = time.monotonic() + max(SECONDS_BETWEEN_INVARIANTS, took / SHARE_OF_TIME)
             except DatabaseUnavailable as error:
                 _log.warning("part_unavailable", part="audit", reason=str(error))
-            stop.wait(1.0)
+                rest = SECONDS_BETWEEN_LOOKS
+            stop.wait(rest)
 
     def walk_on(self, stop: threading.Event) -> None:
         """Walk one stream after the other, first those that wait for it, until told to stop."""

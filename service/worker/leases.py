@@ -3,7 +3,7 @@
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import structlog
@@ -36,9 +36,13 @@ class LeaseKeeper:
         self._thread.join()
         self.drop(*list(self._held.values()))
 
-    def take(self, resource: str) -> Lease | None:
-        """The lease, unless somebody holds it, one of our own threads included."""
+    def take(self, resource: str, *, instead: Lease | None = None) -> Lease | None:
+        """The lease, unless somebody holds it, one of our own threads included; `instead` of one that is given back."""
+        given = [] if instead is None else [instead]
+        self._forget(given)
         with self._database.transaction() as connection:
+            if given:
+                leases.release_several(connection, given)
             lease = leases.take(connection, resource, owner=self._owner, seconds=self.seconds)
         if lease is not None:
             with self._lock:
@@ -55,10 +59,10 @@ class LeaseKeeper:
             self._held |= {lease.resource: lease for lease in taken}
         return taken
 
-    def appear(self) -> Lease:
-        """Take the lease by which other workers know that this one numbers streams."""
+    def appear(self, primary: int) -> Lease:
+        """Take the lease by which other workers know that this one numbers streams of a primary."""
         with self._database.transaction() as connection:
-            lease = leases.appear(connection, self._owner, seconds=self.seconds)
+            lease = leases.appear(connection, self._owner, primary=primary, seconds=self.seconds)
         with self._lock:
             self._held[lease.resource] = lease
         return lease
@@ -69,13 +73,16 @@ class LeaseKeeper:
 
     def drop(self, *given: Lease) -> None:
         """Renews them no more: they are given back if PostgreSQL answers, or run out."""
+        self._forget(given)
+        if given:
+            with suppress(DatabaseUnavailable), self._database.transaction() as connection:
+                leases.release_several(connection, given)
+
+    def _forget(self, given: Iterable[Lease]) -> None:
         with self._lock:
             for lease in given:
                 if self._held.get(lease.resource) is lease:
                     del self._held[lease.resource]
-        if given:
-            with suppress(DatabaseUnavailable), self._database.transaction() as connection:
-                leases.release_several(connection, given)
 
     @contextmanager
     def taking(self, resource: str) -> Iterator[Lease | None]:

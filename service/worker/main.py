@@ -1,4 +1,4 @@
-"""One worker process: a sealer, some publishers, what keeps them informed and looks after the ledger, an explorer."""
+"""One worker process: a sealer for each primary, publishers, what keeps them informed, audits, an explorer."""
 
 import ctypes
 import signal
@@ -7,15 +7,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import structlog
 
 from service import metrics
-from service.log import Reader
+from service.log import ClusterPrimaries, LogUnavailable, LogUnsuitable, open_readers, probe, read_primaries
 from service.logs import place_of
 from service.settings import Settings
-from service.store.database import Database
-from service.store.segment_files import SegmentFiles, StoreUnsuitable
+from service.store import streams
+from service.store.database import Database, DatabaseUnavailable
+from service.store.segment_files import StoreUnsuitable
 from service.store.segment_places import open_segments
 from service.worker.explorer import Explorer
 from service.worker.leases import LeaseKeeper
@@ -39,20 +41,27 @@ def work(settings: Settings, stop: threading.Event) -> None:
     """
     assert settings.database_url is not None  # noqa: S101 - `perennial worker` checked
     assert settings.redis_url is not None  # noqa: S101
-    database = Database(settings.database_url, connections=settings.publishers + settings.explorations + 9)
-    reader = Reader(settings.redis_url)
+    primaries = read_primaries(settings.redis_url)
+    _await("log", primaries.refresh, stop)
+    if stop.is_set():
+        return
+    readers = open_readers(primaries)
+    connections = settings.publishers + settings.explorations + 7 + 2 * len(readers)
+    database = Database(settings.database_url, connections=connections)
+    if isinstance(primaries, ClusterPrimaries):
+        _await("database", partial(_store_slots, database, primaries), stop)
     files = open_segments(settings)
-    _probe(files, stop)
+    _await("segment store", files.probe, stop)
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
     shop = Workshop(database, files, keeper, settings.dask_scheduler)
     keeper.start()
-    sealer = Sealer(database, reader, files, keeper)
-    jobs = [sealer.run, shop.bell.run, shop.audit.run, shop.audit.walk_on]
+    sealers = [Sealer(database, reader, files, keeper) for reader in readers]
+    jobs = [job for sealer in sealers for job in (sealer.run, sealer.listen)]
+    jobs += [shop.bell.run, shop.audit.run, shop.audit.walk_on]
     jobs += [
         shop.confirmer.run,
         shop.ticker.run,
         shop.ticker.listen,
-        sealer.listen,
         *(Publisher(shop).run for _ in range(settings.publishers)),
         Publisher(shop, short=True).run,
     ]
@@ -67,7 +76,8 @@ def work(settings: Settings, stop: threading.Event) -> None:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     keeper.stop()
-    reader.close()
+    for reader in readers:
+        reader.close()
     database.close()
 
 
@@ -78,9 +88,10 @@ def run(settings: Settings) -> int:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
     try:
+        probe(read_primaries(str(settings.redis_url)))
         with metrics.worker_serving(settings):
             work(settings, stop)
-    except (metrics.CannotListen, StoreUnsuitable) as error:
+    except (metrics.CannotListen, StoreUnsuitable, LogUnsuitable) as error:
         print(f"perennial: {error}", file=sys.stderr)  # noqa: T201
         return CONFIGURATION_ERROR
     return 0
@@ -94,14 +105,25 @@ def _share_arenas() -> None:
 
 def _probe(files: SegmentFiles, stop: threading.Event) -> None:
     """Wait for an object store until it answers, and see that it is one that may be used."""
+
+
+def _await(part: str, ask: Callable[[], None], stop: threading.Event) -> None:
+    """Ask a part until it answers, or `stop` is set."""
     while not stop.is_set():
         try:
-            files.probe()
-        except OSError as error:
-            _log.warning("part_unavailable", part="segment store", reason=error.strerror)
+            ask()
+        except (OSError, LogUnavailable, DatabaseUnavailable) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            _log.warning("part_unavailable", part=part, reason=reason)
             stop.wait(1.0)
         else:
             return
+
+
+def _store_slots(database: Database, primaries: ClusterPrimaries) -> None:
+    """Store with each stream its slot, also with those from before the log was a cluster."""
+    with database.transaction() as connection:
+        streams.place_all(connection, lambda log: primaries.place(log, {}))
 
 
 def _until_stopped(job: Callable[[threading.Event], None], stop: threading.Event) -> None:

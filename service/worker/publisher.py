@@ -52,6 +52,7 @@ _log = structlog.get_logger(__name__)
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
 WALK_SECONDS = 1.0  # before a publication is tried again that waits for a walk of its ledger, or for others' releases
 LOOK_SECONDS = 0.1  # for which what is due is taken from one look
+LOOKS_TO_ONE = 10  # times what one look took, where many publications are due
 TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
 ENDED_TWICE = (
     "two attempts at its next step ended without a foreseen reason (a crash, a kill, out of memory, an unexpected "
@@ -99,27 +100,33 @@ class Publisher:
             self._queue.reckon(
                 publications.fit_sizes(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
             )
+        looked = time.monotonic()
+        others_turn = looked + min(TURN_SECONDS, max(LOOK_SECONDS, LOOKS_TO_ONE * (looked - now)))
         of_streams = [each.stream_id for each in waiting]
-        seen, served = False, set[int]()
-        for publication in self._queue.in_order(waiting):
-            if publication.stream_id in served or not self._takes(self._queue.estimate(publication)):
-                continue
-            if not self._desk.take(publication.id):
-                continue
-            try:
-                if not self._audit.look(publication.stream_id, of_streams):  # before the lease, which is for drawing
-                    self._not_before[publication.id] = time.monotonic() + WALK_SECONDS
-                    seen = True
+        seen, served, lease = False, set[int](), None
+        try:
+            for publication in self._queue.in_order(waiting):
+                if publication.stream_id in served or not self._takes(self._queue.estimate(publication)):
                     continue
-                with self._keeper.taking(leases.publication(publication.id)) as lease:
+                if not self._desk.take(publication.id):
+                    continue
+                try:
+                    if not self._audit.look(publication.stream_id, of_streams):  # before the lease, for drawing
+                        self._not_before[publication.id] = time.monotonic() + WALK_SECONDS
+                        seen = True
+                        continue
+                    lease = self._keeper.take(leases.publication(publication.id), instead=lease)
                     if lease is not None:
                         self._guard(lease, publication, stop)
                         seen = True
                         served.add(publication.stream_id)
-            finally:
-                self._desk.busy.discard(publication.id)
-            if stop.is_set() or (served and time.monotonic() > now + LOOK_SECONDS):
-                break
+                finally:
+                    self._desk.busy.discard(publication.id)
+                if stop.is_set() or (served and time.monotonic() > others_turn):
+                    break
+        finally:
+            if lease is not None:
+                self._keeper.drop(lease)
         return seen
 
     def _guard(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:

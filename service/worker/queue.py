@@ -5,6 +5,7 @@ Everything here follows from public estimates of what steps cost, never from mea
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ class Queue:
         self._planned: dict[int, float] = {}  # seconds of the largest step of each publication
         self._estimates: dict[int, tuple[tuple[int, int], float]] = {}  # of one step, by what it follows
         self._lock = threading.Lock()
+        self._own = secrets.randbits(62)
 
     def unknown(self, waiting: Iterable[DueStep]) -> list[int]:
         """Return the publications the size of whose fits it has not seen."""
@@ -62,9 +64,7 @@ class Queue:
             self._streams = streams
             self._since = {each.id: self._since.get(each.id, now) for each in waiting}
             self._estimates = {each: known for each, known in self._estimates.items() if each in self._since}
-            return sorted(
-                waiting, key=lambda each: (self._clocks[each.stream_id], self._since[each.id] + self._estimate(each))
-            )
+            return sorted(waiting, key=self._place)
 
     def estimate(self, publication: DueStep) -> float:
         """Return the seconds that the publication's next step may take, as far as that is known."""
@@ -82,6 +82,11 @@ class Queue:
             self._now = max(self._now, self._clocks.get(publication.stream_id, 0.0))
             self._clocks[publication.stream_id] = self._clocks.get(publication.stream_id, self._now) + seconds
             self._since.pop(publication.id, None)
+
+    def _place(self, publication: DueStep) -> tuple[float, float, int]:
+        """Return its place in the order. Workers begin with different streams where all are alike."""
+        stream, since = publication.stream_id, self._since[publication.id]
+        return self._clocks[stream], since + self._estimate(publication), hash((self._own, stream))
 
     def _estimate(self, publication: DueStep) -> float:
         step, seconds = self._estimates.get(publication.id, (None, 0.0))

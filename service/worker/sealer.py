@@ -50,7 +50,7 @@ WAIT_MILLISECONDS = 1000  # for records, before it hears of free streams
 
 
 class Sealer:
-    """Seals its share of the streams: those whose lease it gets."""
+    """Seals its share of the streams of one primary: those whose lease it gets."""
 
     def __init__(self, database: Database, reader: Reader, files: SegmentFiles, keeper: LeaseKeeper) -> None:
         self._database, self._reader, self._files, self._keeper = database, reader, files, keeper
@@ -72,6 +72,7 @@ class Sealer:
                 self._seal_waiting(WAIT_MILLISECONDS)
             except (DatabaseUnavailable, LogUnavailable) as error:
                 _log.warning("part_unavailable", part="sealer", reason=str(error))
+                self._reader.refresh()
                 self._let_go(*self._held)  # positions are read again, from the record
                 self._look_at = 0.0
                 stop.wait(0.5)
@@ -106,9 +107,11 @@ class Sealer:
         """Take free streams up to this worker's share, and look after the streams that it holds."""
         self._rung.clear()
         self._look_at = time.monotonic() + LOOK_SECONDS
-        self._share.appear()
+        primary = self._reader.primary
+        self._share.appear(primary.number)
         with self._database.transaction() as connection:
-            there = changes.unsealed(connection, seconds=self._keeper.seconds)
+            seconds = self._keeper.seconds
+            there = changes.unsealed(connection, seconds=seconds, primary=primary.number, places=primary.places)
             erased = segments.streams_with_undeleted_erasures(connection)
             halted = changes.halted(connection)
         held = self._held.items()
@@ -116,7 +119,7 @@ class Sealer:
         self._let_go(*list(self._held)[: self._share.surplus(there, len(self._held))])
         now = time.monotonic()
         self._not_before = {stream: until for stream, until in self._not_before.items() if until > now}
-        taken = self._share.take(there, len(self._held), but=list(self._not_before))
+        taken = self._share.take(there, len(self._held), but=list(self._not_before), places=primary.places)
         if len(taken) == TAKEN_AT_ONCE:
             self._look_at = 0.0
         self._take_over(taken)
@@ -220,7 +223,7 @@ class Sealer:
         letters = [_letter(entry) for entry in dead]
         with self._database.transaction() as connection:
             numbering.seal(connection, lease, stream, segment, sealed, letters, counts)
-            after, newest = streams.get(connection, stream.id), segments.newest(connection, stream.id, NEWEST)
+            after, newest = numbering.left(connection, stream.id, NEWEST)
         if counts is not None:
             metrics.OVER_BOUND.labels(stream.name).inc(counts.over)
         for letter in letters:

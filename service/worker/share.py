@@ -1,4 +1,4 @@
-"""How many streams one worker numbers, where several share them: as many as the others, give or take one."""
+"""How many streams of a primary one worker numbers: as many as the others, give or take one."""
 
 from collections.abc import Sequence
 
@@ -20,10 +20,10 @@ class Share:
         self._keeper = keeper
         self._present: Lease | None = None
 
-    def appear(self) -> None:
-        """Let other workers know that this one takes its share."""
+    def appear(self, primary: int) -> None:
+        """Let other workers know that this one takes its share of a primary's streams."""
         if self._present is None or not self._keeper.holds(self._present):
-            self._present = self._keeper.appear()
+            self._present = self._keeper.appear(primary)
 
     def leave(self) -> None:
         """Let the other workers have this one's share."""
@@ -34,12 +34,12 @@ class Share:
         """Return how many of the streams that this worker holds are others'."""
         return max(0, held - _share(there))
 
-    def take(self, there: Unsealed, held: int, *, but: Sequence[int]) -> list[Lease]:
+    def take(self, there: Unsealed, held: int, *, but: Sequence[int], places: Sequence[range]) -> list[Lease]:
         """Take free streams up to this worker's share, so many at most at once, and those that nobody else takes.
 
-        but: streams that this worker is not to take.
+        but: streams that this worker is not to take. places: of the streams to take.
         """
-        room, wanted = _share(there) - held, changes.wanting_a_sealer(but=but)
+        room, wanted = _share(there) - held, changes.wanting_a_sealer(but=but, places=places)
         if there.free and room > 0:
             return self._keeper.take_several(wanted, most=min(room, TAKEN_AT_ONCE))
         if there.long_free:

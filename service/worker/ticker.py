@@ -19,6 +19,7 @@ from service.worker.audit import Audit
 
 _log = structlog.get_logger(__name__)
 
+MOST_TOGETHER = 16  # streams whose steps one transaction publishes
 LOOK_ANYWAY_SECONDS = 1.0  # for steps that another worker parked before it died
 MOST_FITS = 10_000  # times of fits to remember: another worker may publish the step, and nobody asks for its time
 
@@ -63,9 +64,24 @@ class Ticker:
         with self._database.transaction() as connection:
             waiting = parked.next_ticks(connection)
         due = [each.stream_id for each in waiting if each.seconds <= 0]
-        for stream in due:
-            self._guard(stream, due)
+        for first in range(0, len(due), MOST_TOGETHER):
+            self._publish_each(due[first : first + MOST_TOGETHER], due)
         return min([LOOK_ANYWAY_SECONDS, *(each.seconds for each in waiting if each.seconds > 0)])
+
+    def _publish_each(self, streams: Sequence[int], also: Sequence[int]) -> None:
+        """Publish what is due on streams: together, as far as that goes, then alone on those that are left."""
+        left = set(streams)
+        if len(streams) > 1:
+            try:
+                ready = [each for each in streams if self._is_ready(each, also)]
+                left = self._publish(ready)[1] if ready else set()
+            except DatabaseUnavailable:
+                raise
+            except Exception:  # noqa: BLE001, S110 - of which stream, shows when each is published alone
+                pass
+        for stream in streams:
+            if stream in left:
+                self._guard(stream, also)
 
     def _guard(self, stream: int, also: Sequence[int]) -> None:
         """Publish what is due on one stream, whose trouble must not stop the others."""
@@ -76,38 +92,55 @@ class Ticker:
         except Exception as error:  # noqa: BLE001 - whatever it is
             _log.error("publishing_failed", stream=stream, error=type(error).__name__, at=place_of(error))
 
+    def _is_ready(self, stream: int, also: Sequence[int]) -> bool:
+        return self._confirmer.can_confirm(stream) and self._audit.look(stream, also)
+
     def publish(self, stream: int, also: Sequence[int] = ()) -> None:
         """Publish all that is due on a stream, and confirm it; `also`: others on which something is due."""
-        if not self._confirmer.can_confirm(stream) or not self._audit.look(stream, also):
-            return
-        began, more = time.perf_counter(), True
-        while more:
-            stored_mark = self._confirmer.high_water_mark(stream)
-            try:
-                with self._database.transaction() as connection:
-                    ledger, waiting = ticks.open_tick(connection, stream)
-                    if not self._confirmer.belongs(ledger.stream):
-                        return
-                    high_water_mark.check(connection, self._confirmer.files, stored_mark, ledger.stream)
-                    done = ticks.publish(ledger, waiting)
-                    more = bool(done) and parked.any_due(connection, stream)
-            except LedgerBroken as broken:
-                self._distrust(stream, str(broken))
-                return
-            if done:
-                self._confirmer.soon(stream)
-            seconds = time.perf_counter() - began
-            for publication in done:
-                metrics.PUBLISH.labels(publication.name).observe(seconds / len(done))
-                at = publication.promise, publication.position, publication.version
-                if (took := self._fits.pop(at, None)) is not None:
-                    metrics.FIT.labels(publication.name).observe(took)
-                _log.info(
-                    "released",
-                    publication=publication.name,
-                    version=publication.version,
-                    time=publication.start + publication.position,
-                )
+        more = self._is_ready(stream, also)
+        try:
+            while more:
+                done, left = self._publish([stream])
+                more = bool(done and left)
+        except LedgerBroken as broken:
+            self._distrust(stream, str(broken))
+
+    def _publish(self, streams: Sequence[int]) -> tuple[list[Publication], set[int]]:
+        """Publish steps that are due on streams; return their publications, and the streams on which more is due.
+
+        Raises:
+            LedgerBroken: one of their ledgers is not as it was left; nothing is published.
+        """
+        began = time.perf_counter()
+        stored_marks = {self._confirmer.log(each): self._confirmer.high_water_mark(each) for each in streams}
+        done: list[Publication] = []
+        with self._database.transaction() as connection:
+            opened = ticks.open_ticks(connection, streams)
+            ours = [ledger.stream for ledger, _ in opened]
+            if not all(map(self._confirmer.belongs, ours)):
+                return [], set(streams)
+            high_water_mark.check_each(connection, self._confirmer.files, stored_marks, ours)
+            for ledger, waiting in opened:
+                done += ticks.publish(ledger, waiting)
+            left = parked.with_due(connection, streams)
+        if done:
+            self._confirmer.soon(*{each.stream_id for each in done})
+        self._tell(done, time.perf_counter() - began)
+        return done, left
+
+    def _tell(self, done: Sequence[Publication], seconds: float) -> None:
+        """Say what was published."""
+        for publication in done:
+            metrics.PUBLISH.labels(publication.name).observe(seconds / len(done))
+            at = publication.promise, publication.position, publication.version
+            if (took := self._fits.pop(at, None)) is not None:
+                metrics.FIT.labels(publication.name).observe(took)
+            _log.info(
+                "released",
+                publication=publication.name,
+                version=publication.version,
+                time=publication.start + publication.position,
+            )
 
     def _distrust(self, stream: int, reason: str) -> None:
         with self._database.transaction() as connection:

@@ -12,6 +12,7 @@ from service.mechanisms.features import ReleasedMap
 from service.mechanisms.mechanism import Kept, Mechanism, Model, Part
 from service.publishing.prepared import Prepared, remembered_after, unpacked
 from service.store import features, lineage, parked, parts, publications, releases, streams
+from service.store.database import read_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,14 +45,16 @@ class Turn:
     @classmethod
     def begin(cls, connection: Connection, identity: int) -> Turn:
         """Read it, in one view of the database."""
-        publication = publications.get(connection, identity)
-        stream = streams.get(connection, publication.stream_id)
+        mine = {"publication": identity}
+        read = [(each, mine) for each in (publications.one(), streams.OF_PUBLICATION, parked.CHAIN)]
+        (its_row,), (stream_row,), chain, *remembered = read_together(connection, *read, *parts.needed(identity))
+        publication, stream = publications.of_row(its_row), streams.of_row(stream_row)
         configuration = PublicationConfiguration.model_validate(publication.configuration)
         source = features.source(connection, publication)
         mechanism = build(stream.parsed_schema, configuration, _map_of(source), publication.start)
         models = {version: releases.parameters(connection, identity, version) for version in publication.chain}
-        turn = cls(publication, stream, mechanism, parts.load(connection, identity), models, source)
-        for waiting in parked.of_publication(connection, identity):
+        turn = cls(publication, stream, mechanism, parts.of_rows(*remembered), models, source)
+        for waiting in chain:
             step = unpacked(waiting.content)
             turn.go_on(step.following(turn.publication), step)
         return turn

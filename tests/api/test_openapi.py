@@ -92,7 +92,7 @@ def ask(service: Service, session, there) -> "Callable[[Case], None]":
 
 
 BOUNDED = settings(
-    max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=5, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 
 

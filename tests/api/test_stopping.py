@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from service.api.http.server import OTHER_FILES
 from tests.api.test_limits import AUTHORIZED, ONE_BY_ONE, Wire
 from tests.api.test_records import VALID, refused
 from tests.conftest import ADMIN_KEY, Service, World, serving, wait_until
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 WAITERS = 20
@@ -31,8 +31,7 @@ class Api(Service):
 
 @pytest.fixture
 def api(world: World) -> Iterator[Api]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")} | {
         "PERENNIAL_REDIS_URL": str(world.settings.redis_url),
         "PERENNIAL_DATABASE_URL": str(world.settings.database_url),

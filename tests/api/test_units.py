@@ -102,7 +102,6 @@ def test_a_publication_tells_what_a_unit_pays(service: Service, people: str):
 @pytest.mark.parametrize(
     ("mechanism", "learner"),
     [
-        ({"kind": "lifelong", "task_size": 4}, {"kind": "output_perturbation"}),
         (
             {"kind": "online_leader", "batch": 2, "noise": "window_tree", "window": 3}
             | {"expiry": "block", "acknowledge_declassification": True},

@@ -24,16 +24,11 @@ from obstore.store import from_url
 from tests.client.conftest import numbered
 from tests.client.test_load import FRAME, RECORDS, WRITERS
 from tests.conftest import Service, wait_until
+from tests.ports import free_port
 
 ACCOUNT = "devstoreaccount1"  # of every Azurite, with its key
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 Put = Callable[[Path], str]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextmanager

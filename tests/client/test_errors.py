@@ -2,7 +2,6 @@
 
 import http.server
 import pickle
-import socket
 import threading
 from typing import ClassVar
 
@@ -13,6 +12,7 @@ from perennial import NotAllowed, Problem, UnknownServer, Unreachable
 from perennial.errors import problem_of
 from service.api.http.problems import _PROBLEMS
 from tests.conftest import Service
+from tests.ports import free_port
 
 KEY = "prn_a-secret"
 
@@ -73,8 +73,7 @@ def test_an_answer_of_another_version_is_recognised(stranger):
 
 
 def test_a_server_that_is_not_there(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with pytest.raises(Unreachable, match="ConnectError"):
         perennial.connect(f"http://127.0.0.1:{port}", KEY)
 

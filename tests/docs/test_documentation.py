@@ -20,6 +20,7 @@ from service.api.routes.publications import PublicationRequest
 from service.api.routes.streams import StreamRequest
 from service.learners.registry import LEARNERS
 from service.ledger.overview import Overview
+from service.log import LogState
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.lifelong.settings import ConvolutionalEncoder, DenseEncoder, LifelongMechanism
@@ -101,7 +102,7 @@ def test_every_route_is_told_with_its_scope():
 
 
 def test_every_metric_is_told():
-    state = metrics.State(Overview(streams=[], publications=[]), {}, worker=True)
+    state = metrics.State(Overview(streams=[], publications=[]), LogState(), worker=True)
     families: list[Metric] = [*metrics.API.collect(), *metrics.WORKER.collect(), *state.collect()]
     assert len(families) > 20
     for family in families:

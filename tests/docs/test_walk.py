@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.docs.pages import ROOT, blocks, page
+from tests.ports import free_port
 
 BETWEEN = "===== next block ====="
 READY_SECONDS = 200.0
@@ -65,8 +65,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     folder = tmp_path_factory.mktemp("reader")
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "service").symlink_to(ROOT / "service")  # the samples
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {
         name: value
         for name, value in os.environ.items()

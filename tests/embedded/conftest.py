@@ -2,7 +2,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,10 +15,10 @@ import redis
 import sqlalchemy
 
 from service.embedded import Servers, embedded_servers
+from tests import ports
 from tests.conftest import HANG_SECONDS, unique, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
 class Folders:
@@ -187,15 +186,9 @@ class Up:
         return self.process.wait(timeout=HANG_SECONDS)
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.fixture
 def free_port() -> int:
-    return _free_port()
+    return ports.free_port()
 
 
 @contextlib.contextmanager
@@ -209,10 +202,11 @@ def _starting(data_dir: Path, port: int) -> Iterator[Callable[..., Up]]:
         given |= {name: value for name, value in settings.items() if name.islower()}
         misbehave = {f"STAND_IN_{name}": value for name, value in settings.items() if name.isupper()}
         call = (
-            "import sys; from pathlib import Path; from service.embedded import supervisor; "
+            "import sys; from pathlib import Path; from service.embedded import supervisor; from tests.embedded import"
+            " stand_in; "
             "supervisor.FIRST_PAUSE_SECONDS, supervisor.SECONDS_TO_FINISH = 0.01, 1.0; "
             f"sys.exit(supervisor.up(Path({str(data_dir)!r}), host='127.0.0.1', port={port}, "
-            f"program=(sys.executable, {str(STAND_IN)!r}), **{given!r}))"
+            f"run=lambda part: sys.exit(stand_in.main(part)), load=lambda: None, **{given!r}))"
         )
         output = data_dir.with_name(f"output-{len(started)}")
         with output.open("w") as file:
@@ -244,7 +238,7 @@ def start_up(data_dir: Path, free_port: int) -> Iterator[Callable[..., Up]]:
 def start_beside(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Up]]:
     """Start a supervisor on the folder of `running`."""
     data_dir = folders.take(tmp_path_factory.mktemp("shared") / "data")
-    with _starting(data_dir, _free_port()) as start:
+    with _starting(data_dir, ports.free_port()) as start:
         yield start
     folders.give_back(data_dir)
 

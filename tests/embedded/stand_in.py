@@ -3,7 +3,6 @@
 import http.server
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -43,7 +42,3 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

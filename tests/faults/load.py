@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from service.store.segment_files import SegmentFiles
 
 PAUSE_SECONDS = 0.1  # between two batches of a producer: this is about faults, not about load
+RESTS = 8  # times as long as the work before it: on a busy machine load from here does not pile up
+LONGEST_REST_SECONDS = 2.0
 SAID_LATER = (409, 429, 503)
+
+
+def rest_seconds(least: float, began: float) -> float:
+    """Return how long to rest after work that began at that moment of `time.monotonic`."""
+    return min(LONGEST_REST_SECONDS, max(least, RESTS * (time.monotonic() - began)))
 
 
 class Batch(NamedTuple):
@@ -76,9 +83,10 @@ class Producer(threading.Thread):
         batch = Batch(self.number, 0, 1)
         with self._client() as client:
             while not self._over.is_set() or (self._repeats and self.unanswered):
+                began = time.monotonic()
                 if self._post(client, batch) or not self._repeats:
                     batch = Batch(self.number, batch.stop, batch.stop + self._choose.randint(1, 5))
-                time.sleep(self._pause)
+                time.sleep(rest_seconds(self._pause, began))
 
     def _post(self, client: httpx.Client, batch: Batch) -> bool:
         """Whether it was accepted."""
@@ -117,9 +125,10 @@ class Watcher(threading.Thread):
         assert not self.is_alive()
 
     def run(self) -> None:
-        newest = dict.fromkeys(self._publications, 0)
+        newest, began = dict.fromkeys(self._publications, 0), time.monotonic()
         with self._client() as client:
-            while not self._over.wait(2 * PAUSE_SECONDS):
+            while not self._over.wait(rest_seconds(2 * PAUSE_SECONDS, began)):
+                began = time.monotonic()
                 for name in self._publications:
                     try:
                         answer = client.get(f"/v1/publications/{name}/releases/latest")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from tests.conftest import wait_until
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,8 +70,7 @@ class Api:
         send: signal.Signals = signal.SIGKILL,
         plant: str | None = None,
     ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            settings = settings.model_copy(update={"port": free.getsockname()[1]})
+        settings = settings.model_copy(update={"port": free_port()})
         self.url = f"http://127.0.0.1:{settings.port}"
         self._now = _server.Event()
         self._key = settings.admin_key.get_secret_value()

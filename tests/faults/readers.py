@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import orjson
 
-from tests.faults.load import PAUSE_SECONDS
+from tests.faults.load import PAUSE_SECONDS, rest_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,8 +79,10 @@ class Reader(threading.Thread):
         assert not self.is_alive()
 
     def run(self) -> None:
+        began = time.monotonic()
         with self._client() as client:
-            while not self._over.wait(2 * PAUSE_SECONDS):
+            while not self._over.wait(rest_seconds(2 * PAUSE_SECONDS, began)):
+                began = time.monotonic()
                 if self._of is not None:
                     self._look(client, *self._of)
 

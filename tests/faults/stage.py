@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from service.log import Appender, Reader
+from service.log import Appenders, Reader, open_readers, read_primaries
+from service.log.primaries import Primaries
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from service.worker.leases import LeaseKeeper
@@ -26,8 +28,8 @@ WORKING = [
     ("draw: fit", "after"),
     ("Publisher._committed: commit", "before"),
     ("Publisher._committed: commit", "after"),
-    ("Ticker.publish: commit", "before"),
-    ("Ticker.publish: commit", "after"),
+    ("Ticker._publish: commit", "before"),
+    ("Ticker._publish: commit", "after"),
     ("SegmentFiles.put_high_water_mark: sync", "before"),
     ("Confirmer._show: commit", "after"),
 ]
@@ -112,26 +114,35 @@ class Stage:
 
     def worker(self) -> "Worker":
         keeper = LeaseKeeper(self.database, seconds=3600)
-        sealer = Sealer(self.database, Reader(self.redis_url), self.files, keeper)
+        readers = open_readers(self.primaries())
+        sealers = [Sealer(self.database, reader, self.files, keeper) for reader in readers]
         shop = Workshop(self.database, self.files, keeper)
-        return Worker(sealer, Publisher(shop), shop.ticker)
+        return Worker(sealers, readers, Publisher(shop), shop.ticker)
 
-    def appender(self) -> Appender:
-        return Appender(self.redis_url, max_batches=10, max_bytes=10**6)
+    def appender(self) -> Appenders:
+        return Appenders(self.primaries(), max_batches=10, max_bytes=10**6)
+
+    def primaries(self) -> Primaries:
+        primaries = read_primaries(self.redis_url)
+        primaries.refresh()
+        return primaries
 
 
 @dataclass
 class Worker:
-    sealer: Sealer
+    sealers: list[Sealer]
+    readers: Sequence[Reader]
     publisher: Publisher
     ticker: Ticker
 
     def number(self) -> None:
-        self.sealer.step(wait_milliseconds=0)
+        for sealer in self.sealers:
+            sealer.step(wait_milliseconds=0)
 
     def publish(self) -> None:
         self.publisher.step(threading.Event())
         self.ticker.step()
 
     def end(self) -> None:
-        self.sealer._reader.close()
+        for reader in self.readers:
+            reader.close()

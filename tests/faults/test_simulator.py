@@ -109,11 +109,12 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
         budget = BUDGETS[accounting]
         self.schema = SCHEMA | ({} if every is None else {"evaluation": {"every": every}})
         log = token_hex(16)
-        self.wait_for(self.appender.create(log))
+        place = self.appender.place(log, {})
+        self.wait_for(self.appender.create(log, place))
         with self.stage.database.transaction() as connection:
             self.stream = streams.create(
                 connection, name="s", log=log, schema=self.schema, retention=retention,
-                epsilon=budget.epsilon, delta=budget.delta, accounting=accounting,
+                epsilon=budget.epsilon, delta=budget.delta, accounting=accounting, place=place,
             )  # fmt: skip
         self.begin_publication(which)
         if every is not None:
@@ -294,7 +295,8 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
         idempotency = (key, "body") if key else None
         answer = None
         with self.stage.accidents.happening(accident) as crashed:
-            answer = self.wait_for(self.appender.append(self.stream.log, packed, len(numbers), idempotency=idempotency))
+            log = self.stream.log, self.stream.place
+            answer = self.wait_for(self.appender.append(*log, packed, len(numbers), idempotency=idempotency))
         if crashed:
             self.promises.unanswered.add(batch)
             self.wait_for(self.appender.close())
@@ -320,6 +322,16 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_random_histories_keep_every_promise(stage, seed, request, record_property):
+    take_random_histories(stage, seed, request, record_property)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_random_histories_on_a_cluster_keep_every_promise(stage_on_a_cluster, seed, request, record_property):
+    take_random_histories(stage_on_a_cluster, seed, request, record_property)
+
+
+def take_random_histories(stage, seed, request, record_property):
     machine = hypothesis.seed(int(seed))(type("History", (History,), {"stage": stage}))
     planted = request.config.getoption("--plant")
     run_state_machine_as_test(

@@ -245,6 +245,6 @@ def test_no_unit_counts_too_often_whatever_dies_or_is_lost(stage, seed, request,
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(4 * 3600)
 def test_nor_in_a_thousand_histories(stage, seed, record_property):
     run(stage, seed, 1000, record_property)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -11,6 +10,7 @@ from pathlib import Path
 import httpx
 
 from tests.conftest import wait_until
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PARTS = {"valkey": "valkey-server", "postgres": "bin/postgres", "api": "-m service api", "worker": "-m service worker"}
@@ -22,8 +22,7 @@ class Up:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.output = folder.with_name(f"{folder.name}.log")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     def start(self, **settings: str) -> None:

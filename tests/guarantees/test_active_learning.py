@@ -9,10 +9,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from service.learning.records import Records
+from service.learning.records import Records, UnitPattern
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.privacy.currency import Currency
+from service.privacy.currency import Currency, capacity
 from service.streams.schema import StreamSchema
 from tests import chance
 
@@ -60,6 +60,37 @@ def seen(selection, record, count=COUNT):
         step = mechanism.step(1, (), 1, lambda start, end: Records(x=x, y=np.ones(len(x)), slots=slots))
         moved.append(step.releases[0].parameters[0, 1] if step.releases else -np.inf)
     return np.array(moved)
+
+
+@pytest.mark.slow
+def test_two_persons_are_told_apart_no_better_than_was_promised():
+    """Each record of either is in a window of its own, which costs most, and pulls the same way each time."""
+    unit = {"unit": {"max_records": 3}}
+    stream = {"features": 2, "task": {"kind": "classification", "classes": 2}} | unit
+    settings = {"threshold": 0.1, "epsilon_selection": 0.5, "learning_rate": 1.0, "radius": 100.0}
+    body = {
+        "mechanism": {"kind": "active_learning", "batching": "fixed_window", "size": 1} | settings,
+        "learner": {"kind": "noisy_gradient_descent", "intercept": False, "origin": WRONG_SIDE},
+        "privacy": {"epsilon": 12, "delta": 1e-6},
+    }
+    mechanism = build(StreamSchema.model_validate(stream), PublicationConfiguration.model_validate(body))
+    pattern = UnitPattern(pseudonyms=np.zeros((1, 16), dtype=np.uint8), counting=np.ones(1, dtype=np.bool_))
+
+    def moved(x):
+        def read(start, end):
+            whole = {"weights": np.ones(1), "units": 1, "pattern": pattern}
+            return Records(x=x, y=np.ones(1), slots=np.array([start]), **whole)
+
+        chain, made, far = (), 0, 0.0
+        for time in (1, 2, 3):
+            step = mechanism.step(time, chain, made + 1, read)
+            chain, made = step.chain, made + len(step.releases)
+            far = step.releases[0].parameters[0, 1] if step.releases else far
+        return far
+
+    one, other = (np.array([moved(x) > 0 for _ in range(1000)]) for x in (NEAR_IT, NEAR_IT * [[1, -1]]))
+    least = chance.least_loss(one, other, mechanism.currency)
+    chance.assert_loses_no_more(least, capacity(mechanism.privacy.epsilon, mechanism.privacy.delta)[1])
 
 
 def lost(hits, false_hits, lines):

@@ -166,9 +166,9 @@ def attack(scheduled, record, until, count):
     return tell_apart(lambda x: moves(scheduled, record, x, until), scheduled.currency, count)
 
 
-def tell_apart(run, currency, count):
-    """Return the same of runs that each return what is seen of them."""
-    first, second = (np.array([run(x) for _ in range(PILOTS + count)]) for x in ACROSS)
+def tell_apart(run, currency, count, both=ACROSS):
+    """Return the same of runs that each return what is seen of them, with either of two records."""
+    first, second = (np.array([run(x) for _ in range(PILOTS + count)]) for x in both)
     pilot = first[:PILOTS], second[:PILOTS]
     apart = np.median(pilot[0], axis=0) - np.median(pilot[1], axis=0)
     middle = (np.median(pilot[0], axis=0) + np.median(pilot[1], axis=0)) / 2

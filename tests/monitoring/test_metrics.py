@@ -19,6 +19,7 @@ from service.store.database import Database
 from tests.api.test_labels import give, next_request, post, publish, unlabelled
 from tests.conftest import ADMIN_KEY, Service, World, ok, serving, unique, wait_until
 from tests.monitoring.expositions import look
+from tests.ports import free_port
 
 MILLISECOND = 0.001  # Valkey's clock has no smaller unit
 ONE_BY_ONE = {"kind": "sliding_window", "block": 5, "blocks": 1}
@@ -164,8 +165,7 @@ def test_answers_are_timed_by_the_template_of_their_route(service: Service):
 
 
 def test_it_answers_when_everything_else_is_away(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    port = free_port()
     away = Settings(
         _env_file=None,
         redis_url=f"redis://127.0.0.1:{port}/0",
@@ -234,8 +234,7 @@ class TestPorts:
     @pytest.fixture(autouse=True)
     def _default_ports(self, monkeypatch):
         """Ports that no service beside this test uses."""
-        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-            self.port, self.other = one.getsockname()[1], other.getsockname()[1]
+        self.port, self.other = free_port(), free_port()
         monkeypatch.setattr(server, "API_METRICS_PORT", self.port)
         monkeypatch.setattr(metrics, "WORKER_METRICS_PORT", self.port)
 

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tests.docs.pages import ROOT
 from tests.faults.up import Up
 from tests.monitoring.expositions import look, needs_prometheus, promtool
 from tests.monitoring.test_up import publish
+from tests.ports import free_port
 
 FILES = ROOT / "deploy" / "prometheus"
 RULES = yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"][0]["rules"]
@@ -64,8 +64,7 @@ class Prometheus:
             del job["dns_sd_configs"]
             job["static_configs"] = [{"targets": [target] if job["job_name"] == "perennial-api" else []}]
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         self.client = httpx.Client(base_url=f"http://{address}", trust_env=False)
         self.log = (folder / "prometheus.log").open("w")
         self.process = subprocess.Popen(
@@ -102,8 +101,7 @@ class Prometheus:
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[tuple[Up, Prometheus]]:
     up = Up(tmp_path / "data")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     up.start(metrics_port=port)
     prometheus = Prometheus(tmp_path, f"127.0.0.1:{port}")
     yield up, prometheus

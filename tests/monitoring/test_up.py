@@ -16,6 +16,7 @@ from service.settings import API_METRICS_PORT
 from tests.conftest import World, ok, publication, wait_until
 from tests.faults.up import ROOT, Up
 from tests.monitoring.expositions import Samples, look, needs_prometheus, promtool
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -24,8 +25,7 @@ pytestmark = pytest.mark.slow
 def up(tmp_path_factory):
     """With one model published."""
     running = Up(tmp_path_factory.mktemp("up") / "data")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     running.metrics = f"http://127.0.0.1:{port}"
     running.start(metrics_port=str(port))
     publish(running)
@@ -91,8 +91,7 @@ def test_the_api_runs_without_the_default_port_and_ends_without_one_that_was_set
     with contextlib.ExitStack() as taken:
         with contextlib.suppress(OSError):  # by another service of this machine, which is as good
             taken.enter_context(socket.create_server(("127.0.0.1", API_METRICS_PORT)))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = str(free.getsockname()[1])
+        port = str(free_port())
         with api(world, output, port=port) as process:
             wait_until(lambda: answers(process, port))
         assert "metrics_port_in_use" in output.read_text()

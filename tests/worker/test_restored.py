@@ -14,7 +14,7 @@ from sqlalchemy import update
 from sqlalchemy.engine import make_url
 
 from service.ledger.verify import verify, verify_segments
-from service.store import segments, streams, tables
+from service.store import numbering, streams, tables
 from service.store.database import Database
 from service.store.due_steps import due_steps
 from service.store.segment_files import SegmentFiles
@@ -158,7 +158,7 @@ def test_files_that_were_put_together_since_are_not_swept(bench: Bench, back_up:
     backup = back_up(bench)
     monkeypatch.setattr("service.worker.sealer.MERGED_AT_ONCE", 4)
     with bench.database.transaction() as connection:
-        newest = segments.newest(connection, bench.stream.id, 4)
+        _, newest = numbering.left(connection, bench.stream.id, 4)
     sealer._merge(bench.stream.log, newest)
     (file,) = (bench.world.settings.segment_store / bench.stream.log).iterdir()
     write_down(bench)

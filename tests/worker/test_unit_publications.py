@@ -37,7 +37,12 @@ GAUSSIAN, PURE = {"epsilon": 1, "delta": 1e-6}, {"epsilon": 1, "delta": 0}
 LEADER = {"mechanism": {"kind": "online_leader", "batch": 4}, "learner": {"kind": "noisy_gradient_descent"}}
 (WINDOWS,) = cases.of_families("OF_UNITS").values()
 SUMS = {"mechanism": WINDOWS | {"block": 4, "blocks": 2}, "learner": {"kind": "output_perturbation"}}
+TASKS = {"mechanism": {"kind": "lifelong", "task_size": [4, 8], "batch": 4}, "learner": SUMS["learner"]}
 WINDOW = {"mechanism": {"kind": "sliding_window", "block": 4, "blocks": 2}, "learner": LEADER["learner"]}
+SELECTED = {
+    "mechanism": {"kind": "active_learning", "batching": "fixed_window", "size": 4},
+    "learner": LEADER["learner"],
+}
 SCALES = {"mechanism": {"kind": "preparation", "records": 8}}
 TILTED = WINDOW | {"learner": {"kind": "objective_perturbation"}}
 PERTURBED = WINDOW | {"learner": {"kind": "output_perturbation", "solver": "psgd"}}
@@ -68,11 +73,12 @@ kinds = pytest.mark.parametrize(
         LEADER | {"privacy": GAUSSIAN},
         LEADER | {"privacy": PURE},
         SUMS | {"privacy": GAUSSIAN},
+        TASKS | {"privacy": GAUSSIAN},
         WINDOW | {"privacy": GAUSSIAN},
         PERTURBED | {"privacy": PURE},
         TILTED | {"privacy": PURE},
     ],
-    ids=["leader", "leader, pure", "sums", "window", "perturbed, pure", "tilted, pure"],
+    ids=["leader", "leader, pure", "sums", "tasks", "window", "perturbed, pure", "tilted, pure"],
     indirect=True,
 )
 
@@ -186,6 +192,22 @@ def test_scales_of_units_are_charged_a_part_and_stay_reserved(bench: Bench):
     now = bench.now()
     assert (now.position, now.state) == (8, "stopped")
     assert 0 < Fraction(now.worst_amount) * M <= capacity(now.epsilon, now.delta)[1]
+    assert reserved(bench, 10**6) == PrivacyLoss.of(now.epsilon, now.delta)
+    assert findings(bench) == []
+
+
+@pytest.mark.parametrize(
+    "bench", [SELECTED | {"privacy": each} for each in (GAUSSIAN, PURE)], ids=["gaussian", "pure"], indirect=True
+)
+def test_slots_are_charged_a_part_when_their_coins_are_tossed(bench: Bench):
+    bench.publish_all()
+    now = bench.now()
+    assert now.position == len(PATTERN)
+    promised = capacity(now.epsilon, now.delta)[1]
+    with bench.database.transaction() as connection:
+        (*_, (_, _, spent)) = spending.exact(connection, now.stream_id, 4, 5)
+    assert 0 < Fraction(now.worst_amount) * M <= promised
+    assert 0 < spent.epsilon <= 1
     assert reserved(bench, 10**6) == PrivacyLoss.of(now.epsilon, now.delta)
     assert findings(bench) == []
 

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from service import metrics
 from service.api.app import create_app
 from service.api.http.connections import Connection, close_overdue
+from service.log import LogUnsuitable, probe, read_primaries
 from service.settings import API_METRICS_PORT, Settings
 
 CONFIGURATION_ERROR = 78  # sysexits.h: EX_CONFIG; whoever supervises need not try again
@@ -64,8 +65,9 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Serves until SIGINT or SIGTERM; returns the exit status."""
     try:
+        probe(read_primaries(str(settings.redis_url)))
         sockets = listen(settings)
-    except metrics.CannotListen as error:
+    except (metrics.CannotListen, LogUnsuitable) as error:
         print(f"perennial: {error}", file=sys.stderr)  # noqa: T201
         return CONFIGURATION_ERROR
     _allow_files(settings.max_connections + OTHER_FILES)

@@ -5,7 +5,6 @@ On the port for Prometheus it needs no key. On the API's port it needs one with 
 
 import asyncio
 import time
-from collections.abc import Mapping
 from functools import lru_cache
 
 from fastapi import APIRouter, Response
@@ -18,11 +17,12 @@ from service.api.auth.scopes import KeyFirst, MetricsReader
 from service.api.http.problems import Problem, documented
 from service.api.services import Services, Shared
 from service.ledger.overview import Overview, overview
-from service.log import Backlog, LogUnavailable, Position
+from service.log import LogState, LogUnavailable, Numbered, Position
 from service.mechanisms.building import declassified
 from service.mechanisms.evaluation.course import BLOCKS, Judged, judged
 from service.store import evaluations
 from service.store.database import DatabaseUnavailable
+from service.store.streams import Stream
 
 router = APIRouter(route_class=KeyFirst, tags=["health"])
 
@@ -60,8 +60,8 @@ async def _exposition(shared: Services) -> Response:
 async def _look(shared: Services) -> bytes:
     socket = shared.settings.worker_metrics
     known, worker = await asyncio.gather(_state(shared), metrics.ask(socket) if socket else _nobody())
-    recorded, backlogs, good = known
-    state = metrics.State(recorded, backlogs, None if socket is None else worker is not None, good)
+    recorded, log, good = known
+    state = metrics.State(recorded, log, None if socket is None else worker is not None, good)
     return metrics.exposition(state) + (worker or b"")
 
 
@@ -69,19 +69,23 @@ async def _nobody() -> None:
     return None
 
 
-async def _state(shared: Services) -> tuple[Overview | None, Mapping[str, Backlog] | None, list[Judged]]:
-    recorded, positions = None, {}
+async def _state(shared: Services) -> tuple[Overview | None, LogState, list[Judged]]:
+    recorded, numbered = None, {}
     good: list[Judged] = []
     try:
         recorded, good = await shared.run(_recorded)
         streams = [each.stream for each in recorded.streams]
-        positions = {each.log: Position(entry=each.sealed_entry, sequence=each.sealed_sequence) for each in streams}
+        numbered = {each.log: Numbered(position=_position(each), place=each.place) for each in streams}
     except DatabaseUnavailable:
         pass
     try:
-        return recorded, await shared.appender.backlogs(positions), good
+        return recorded, await shared.appender.state(numbered), good
     except LogUnavailable:
-        return recorded, None, good
+        return recorded, LogState(), good
+
+
+def _position(stream: Stream) -> Position:
+    return Position(entry=stream.sealed_entry, sequence=stream.sealed_sequence)
 
 
 def _recorded(connection: Connection) -> tuple[Overview, list[Judged]]:

@@ -105,6 +105,7 @@ async def post_records(request: Request) -> Response:
         try:
             appended = await shared.appender.append(
                 row.log,
+                row.place,
                 batch.content,
                 batch.records,
                 idempotency=(scope, batch.fingerprint) if scope else None,

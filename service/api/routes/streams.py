@@ -114,7 +114,8 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
         raise no_stream()
     log = token_hex(16)
     # The log first: a log that no stream names is harmless, a stream without a log is not.
-    await shared.appender.create(log)
+    place = shared.appender.place(log, await shared.run(streams.by_place) if shared.appender.several else {})
+    await shared.appender.create(log, place)
     schema = request.to_store()
 
     def make(connection: Connection) -> StreamInfo:
@@ -127,6 +128,7 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
             epsilon=request.budget.epsilon,
             delta=request.budget.delta,
             accounting=request.budget.accounting,
+            place=place,
         )
         return _infos(connection, [made])[0]
 
@@ -187,7 +189,7 @@ async def resume_stream(stream: str, admin: Admin, shared: Shared) -> Resumption
     if row.halted is None:
         raise Problem("not-halted", "It is not halted; GET /v1/streams/{stream} tells why one is.")
     position = Position(entry=row.sealed_entry, sequence=row.sealed_sequence)
-    log = await shared.appender.resume(row.log, position)
+    log = await shared.appender.resume(row.log, row.place, position)
 
     def resume(connection: Connection) -> Resumption:
         resumed = numbering.resume(connection, row.id, sequence=log.sequence, lost_batches=log.lost_batches)
@@ -220,13 +222,14 @@ async def list_dead_letters(
 async def drop_dead_letter(stream: str, entry: str, admin: Admin, shared: Shared) -> None:
     """Deletes what such an entry holds. No number moves, and the list still tells that there was one."""
 
-    def drop(connection: Connection) -> str:
+    def drop(connection: Connection) -> streams.Stream:
         row = stream_or_404(connection, admin, stream)
         if not is_entry(entry) or not numbering.drop_dead_letter(connection, row.id, entry):
             raise Problem("not-found", "There is no such dead letter; GET …/dead-letters lists them.")
-        return row.log
+        return row
 
-    await shared.appender.drop_dead(await shared.run(drop), entry)
+    row = await shared.run(drop)
+    await shared.appender.drop_dead(row.log, row.place, entry)
 
 
 def _infos(connection: Connection, rows: Sequence[streams.Stream]) -> list[StreamInfo]:

@@ -16,6 +16,11 @@ product over slots and batches; of two streams that differ in slot j its factors
 at most e^(ε_s) apart, and, only if s_j = 1, for the step of the batch that holds j, at most e^(ε_g) apart at equal s
 and so at equal |B|. All later factors depend on j's record through released iterates alone. Sums over s keep the ratio.
 
+On a stream with units, U⊥, a slot is selected by its own coin alone, and the sum of a batch has of each unit the mean
+of clip_C(∇loss) over its k selected slots in B, k by the public pattern and coins; |B| counts units. So all of a unit's
+records move it by at most Δ, too. The coins of m slots cost m·ε_s (m·ε_s²/2), and their batches m·ε_g (m·ρ_g): all
+have noise of their own, and at equal coins, as above, their costs add up.
+
 It is for whoever calls this to put a slot into one batch, to close batches by public numbers and coins alone, and to
 take no step for an empty batch.
 
@@ -198,12 +203,13 @@ class ActiveGradient(Linear):
     ) -> Floats:
         """Return w', to be released for the charge of the slots of a batch of `count` ≥ 1 selected ones.
 
-        records: those of the batch that are still present; a label that the loss does not know is a missing one.
+        records: those of the batch that are still present; a label that the loss does not know is a missing one. With
+        units, `count` is how many of them have selected slots in it, and weights are by these slots.
         """
-        rows, y = self.prepared(records)
-        if not len(y) <= count <= self.batch or count < 1:
+        rows, y, shares = self.weighed(records)
+        if count < 1 or count > self.batch or (shares is None and len(y) > count):
             raise ValueError("a batch holds at least one selected slot, and at most as many as its noise is for")
-        _, total = summed(self.loss, rows, y, weights, steepest=steepness(rows, self.longest))
+        _, total = summed(self.loss, rows, y, weights, steepest=steepness(rows, self.longest), shares=shares)
         mean = noises.add(total, perturbation.noise) / count
         gradient = mean + self.regularization * (weights - origin)
         return self.constraint.project(weights - self.rate(perturbation, update) * gradient, origin)

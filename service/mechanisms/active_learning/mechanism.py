@@ -40,14 +40,18 @@ from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Charge, Forgotten, Kept, Model, Part, Release, Step, parts_of
 from service.mechanisms.on_schedule import noise_told
+from service.mechanisms.units import of_fits
 from service.privacy.accounting.obligations import AtArrival, Labelling
+from service.streams.units import contributions, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from service.learning.losses import Floats
     from service.mechanisms.active_learning.active_gradient import ActiveGradient
+    from service.mechanisms.mechanism import Mechanism
     from service.privacy.accounting.events import NoisySelectedGradients
+    from service.privacy.accounting.groups import UnitBound
     from service.privacy.accounting.obligations import Obligations
 
 PATIENCE = 64  # times the slots that a batch takes on average at worst: it takes more with probability < e^-(30·size)
@@ -169,6 +173,8 @@ class ActiveLearning(LinearMechanism):
             records = read(seen, end)
             filled = records.filled(seen, end)
             open_slots = self.training.among(seen, end)
+            if records.pattern is not None:  # others are empty for ever, and everybody knows it
+                open_slots = records.pattern.counting
             newly, seen = self.learner.select(records, seen, end, weights, update, most, open_slots)
             selected += newly
             empty += [slot for slot in newly if slot not in filled]
@@ -185,9 +191,8 @@ class ActiveLearning(LinearMechanism):
     ) -> Step:
         """Return the step along the gradients of a closed batch."""
         perturbation = self._perturbation(update)
-        parameters = self.learner.update(
-            self._gathered(batch.selected, read), len(batch.selected), weights, self.origin, perturbation, update
-        )
+        records, count = self._gathered(batch.selected, read)
+        parameters = self.learner.update(records, count, weights, self.origin, perturbation, update)
         release = Release(
             version=update,
             role="model",
@@ -208,17 +213,35 @@ class ActiveLearning(LinearMechanism):
             reached=batch.seen,
         )
 
-    def _gathered(self, selected: tuple[int, ...], read: Callable[[int, int], Records]) -> Records:
-        """Return those of the selected records that are still present."""
+    def _gathered(self, selected: tuple[int, ...], read: Callable[[int, int], Records]) -> tuple[Records, int]:
+        """Return those of the selected records that are still present, and of how many slots, or units, they are.
+
+        With units they have as weights what part of its unit's selected slots each is.
+        """
         slots = np.array(selected)
-        parts = []
+        parts, whose, there = [], [], []
         while slots.size:
             first, near = int(slots[0]), slots[slots < slots[0] + AT_ONCE]
             end = int(near[-1]) + 1
             records = read(first, end)
             parts.append(records[np.isin(records.in_slots(first, end), near)])
+            there.append(np.isin(near, records.in_slots(first, end)))
+            if records.pattern is not None:
+                whose.append(records.pattern.pseudonyms[near - first])
             slots = slots[near.size :]
-        return Records(x=np.concatenate([each.x for each in parts]), y=np.concatenate([each.y for each in parts]))
+        x, y = (np.concatenate([getattr(each, name) for each in parts]) for name in ("x", "y"))
+        if not whose:
+            return Records(x=x, y=y), len(selected)
+        units, places = distinct(np.concatenate(whose))
+        weights = contributions(places)[np.concatenate(there)]
+        return Records(x=x, y=y, weights=weights, units=len(units)), len(units)
+
+    def check_units(self) -> None:
+        """Raise nothing: a unit adds the mean of its selected records' gradients to a batch."""
+
+    def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
+        """Return m: every coin and every batch has noise of its own."""
+        return of_fits(bound, self.size)
 
     @property
     def _longest(self) -> int:

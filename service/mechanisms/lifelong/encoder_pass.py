@@ -16,6 +16,10 @@ is twice that and at least SLACK·C, and the sensitivity is 2C + 2E.
 
     w_(t+1) = w_t - η·G_t/n_t,   released: w_(T+1).
 
+A unit's contribution to a batch is the mean of its records' clipped gradients, so that it is no longer than C either:
+all records of one unit in a batch move its sum by at most 2C, and each batch that holds one costs the unit what it
+costs a record. Then n_t counts units. A record is a part of its unit by its batch, not by the whole pass.
+
 The loss is the task's, of the scores of a head on the codes (`encoders`), which is learnt with the encoder. Where η is
 not given, it is such that the noise of all steps has a spread of NOISE in a weight, so that it never drowns what a
 first matrix begins with, but at most FASTEST. (On MNIST's digits half or twice of NOISE, half or twice of C, and the
@@ -28,6 +32,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +45,7 @@ from service.privacy.noise import additive as noises
 from service.streams.slots import ALL_SLOTS, TrainingSlots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -85,9 +90,15 @@ class EncoderPass:
         """T"""
         return -(-self.records // self.batch)
 
-    def rate(self, perturbation: NoisyDisjointGradientSums) -> float:
-        """Return η."""
-        noise = perturbation.noise.scale * math.sqrt(self.steps) * self.steps / self.records
+    def batches(self, start: int) -> list[tuple[int, int]]:
+        """Return the slots [start, end) of each step."""
+        cuts = [start + self.records * step // self.steps for step in range(self.steps + 1)]
+        return list(pairwise(cuts))
+
+    def rate(self, perturbation: NoisyDisjointGradientSums, contributions: int | None = None) -> float:
+        """Return η. contributions: the sum of all n_t, by default every slot's."""
+        many = self.records if contributions is None else max(1, contributions)
+        noise = perturbation.noise.scale * math.sqrt(self.steps) * self.steps / many
         return self.learning_rate or min(FASTEST, NOISE / noise)
 
     def describe(self) -> dict[str, Any]:
@@ -117,29 +128,40 @@ class EncoderPass:
         start: int,
         perturbation: NoisyDisjointGradientSums,
         training: TrainingSlots = ALL_SLOTS,
+        units: Sequence[int] | None = None,
     ) -> Floats:
         """Return weights learnt from the records present among the slots from `start`, (1, dimension).
 
-        training: which of the slots may be read; n_t counts these alone. A batch of none is a step along its noise.
+        training: which of the slots may be read; n_t counts these alone. units: n_t of every batch, where records have
+        units and weights by batch. A batch of none is a step along its noise.
         """
         x, finite = self.encoder.rows(records.x)
         present = finite & self.loss.present(records.y, self.classes)
-        slots = records.in_slots(start, start + self.records)[present] - start
+        slots = records.in_slots(start, start + self.records)[present]
         x, y = x[present], records.y[present]
+        shares = np.ones(len(y)) if records.weights is None else records.weights[present]
         weights = self.encoder.initial(self.rows)
-        rate = self.rate(perturbation)
-        for step in range(self.steps):
-            first, last = (self.records * each // self.steps for each in (step, step + 1))
+        rate = self.rate(perturbation, None if units is None else sum(units))
+        for step, (first, last) in enumerate(self.batches(start)):
             mine = slice(*np.searchsorted(slots, (first, last)))
-            total = self.summed(weights, x[mine], y[mine], slots[mine] - first, last - first)
-            count = max(1, training.count(start + first, start + last))
+            total = self.summed(weights, x[mine], y[mine], slots[mine] - first, last - first, shares[mine])
+            count = max(1, training.count(first, last) if units is None else units[step])
             weights = weights - rate / count * noises.add(total, perturbation.noise)
         return weights[None, :]
 
-    def summed(self, weights: Floats, rows: Floats, y: NDArray[np.generic], slots: NDArray[np.int64], n: int) -> Floats:
+    def summed(
+        self,
+        weights: Floats,
+        rows: Floats,
+        y: NDArray[np.generic],
+        slots: NDArray[np.int64],
+        n: int,
+        shares: Floats,
+    ) -> Floats:
         """Return the sum of clipped gradients over n slots, (dimension,). NOT private without noise.
 
         rows, y: what enters the first layer, and labels, of records in these slots of 0 … n - 1, which are rising.
+        shares: what part of its unit's contribution each is.
         """
         total = np.zeros(self.dimension)
         for first in range(0, n, CHUNK):
@@ -155,7 +177,7 @@ class EncoderPass:
             gradients = gradients_of(self.encoder)(weights, here, slopes)[places]
             lengths = np.sqrt(np.vecdot(gradients, gradients)) * MARGIN
             known = np.isfinite(lengths)
-            total += (self.clip / np.maximum(lengths[known], self.clip)) @ gradients[known]
+            total += (shares[mine] * self.clip / np.maximum(lengths, self.clip))[known] @ gradients[known]
         return total
 
 

@@ -11,6 +11,12 @@ batch.
 One record is what is protected. If records differ in m batches, they lose m·ε together in pure ε; in ρ m times as much
 with independent noise, and ‖Σ_j c^(b_j)‖²/‖c‖² times where noise is carried on (docs/privacy.md), at most m² times.
 
+On a stream with units, a unit adds to a batch, or to a step of the encoder, the mean of what its records would add, so
+that it moves the sum as far as one record. p of its slots cost at most T(p) of the batches' noise
+(`accounting.carried_groups`), B being the longest batch of any task: shorter ones are farther apart. Steps of the
+encoder have noise of their own, and come before all batches: a unit with j slots in them and p - j in batches pays
+j + T(p - j) ≤ T(p), since T grows by at least 1 with each slot.
+
 With an `encoder`, the records before the first task are what it is learnt from, each in one step of `encoder_pass`, for
 its whole charge too. Its weights are the first release: from then on they are public and stay as they are, and tasks
 are learnt from statistics of the features that it makes. A record is before the first task or in a batch of one, never
@@ -28,7 +34,7 @@ A step leaves `Part`s for the next. They are committed with the release or not a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -36,16 +42,20 @@ from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Forgotten, Kept, Model, Release, Step, numbered, parts_of
 from service.mechanisms.on_schedule import noise_told
+from service.mechanisms.units import of_carried_noise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from fractions import Fraction
 
     from numpy.typing import NDArray
 
     from service.mechanisms.lifelong.encoder_pass import EncoderPass
     from service.mechanisms.lifelong.task_statistics import TaskStatistics
     from service.mechanisms.lifelong.tasks import Tasks
+    from service.mechanisms.mechanism import Mechanism
     from service.privacy.accounting.events import NoisyStatistics
+    from service.privacy.accounting.groups import UnitBound
     from service.schedules.schedule import Fit, Pattern
     from service.streams.feature_maps import FeatureMap
 
@@ -73,16 +83,16 @@ class Lifelong(LinearMechanism):
         (fit,) = self.schedule.fits(time)
         charge = self._charge(fit.share)
         if fit.role == "base":
-            release = self._encoder(fit, next_version, charge, read(fit.start, fit.end))
+            release = self._encoder(fit, next_version, charge, read)
             return Step(releases=(release,), chain=(Model(version=next_version, parameters=release.parameters),))
         place, slots = self.schedule.place(fit.start), self.slots_of(fit)
-        perturbation = self._perturbation()
+        perturbation = self.noise_of_batches()
         parts = parts_of(chain, self.learner.remembers(perturbation, place))
         encoders = [each for each in chain if isinstance(each, Model)]
         records = read(fit.start, fit.end)
         state, model = self.learner.advance(
             tuple(part.values for part in parts),
-            Records(x=self._features(records, fit, encoders), y=records.y),
+            replace(records, x=self._features(records, fit, encoders)),
             slots,
             self.origin,
             perturbation,
@@ -98,8 +108,21 @@ class Lifelong(LinearMechanism):
             parameters=model,
             perturbation=perturbation,
             charge=charge,
+            model=self.described(records),
         )
         return Step(releases=(release,), chain=(*encoders, *numbered(state, parts)))
+
+    def check_units(self) -> None:
+        """Raise nothing: a unit adds the mean of what its records would add to a batch, or to a step of the encoder."""
+
+    def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:
+        """Return g of the batches' noise, which is enough for the encoder's steps too: see the module."""
+        return of_carried_noise(
+            bound,
+            self.schedule.largest,
+            self.noise_of_batches(),
+            lambda factor: cast("Lifelong", charging(factor)).noise_of_batches(),
+        )
 
     def fewest_slots(self) -> int:
         """Return the least n of any batch."""
@@ -108,7 +131,7 @@ class Lifelong(LinearMechanism):
     def terms(self, time: int) -> dict[str, Any] | None:
         """Return the noise, its factor and the weights: estimates with others could not be added up."""
         (fit,) = self.schedule.fits(time)
-        return self._perturbation().to_json() if fit.start > self.schedule.before else None
+        return self.noise_of_batches().to_json() if fit.start > self.schedule.before else None
 
     def model_description(self) -> dict[str, Any]:
         """Return all it takes to compute a prediction from released parameters, as JSON."""
@@ -130,10 +153,15 @@ class Lifelong(LinearMechanism):
         """Return the loss, the size of the weights, what the learner tells and the encoder, as JSON."""
         return super().planned_model() | ({} if self.encoder is None else {"encoder": self.encoder.describe()})
 
-    def _encoder(self, fit: Fit, version: int, charge: float, records: Records) -> Release:
-        """Return the encoder learnt from these records."""
+    def _encoder(self, fit: Fit, version: int, charge: float, read: Callable[[int, int], Records]) -> Release:
+        """Return the encoder learnt from the records before the first task."""
         learnt = self.encoder
         assert learnt is not None  # noqa: S101 - nothing is before the first task otherwise
+        records = read(fit.start, fit.end)
+        of_steps = None
+        if records.units is not None:  # a record is a part of its unit by the step, which the whole range can't tell
+            of_steps = [read(*each) for each in learnt.batches(fit.start)]
+            records = replace(_one_after_another(of_steps), units=records.units)
         perturbation = learnt.perturbation(self.currency, charge)
         linear = super().model_description()
         return Release(
@@ -144,13 +172,18 @@ class Lifelong(LinearMechanism):
             fit=(fit.start, fit.end),
             parent=None,
             parameters=learnt.release(
-                replace(records, x=self._mapped(records, fit)), fit.start, perturbation, self.training
+                replace(records, x=self._mapped(records, fit)),
+                fit.start,
+                perturbation,
+                self.training,
+                None if of_steps is None else [each.units or 0 for each in of_steps],
             ),
             perturbation=perturbation,
             charge=charge,
             model={"kind": "encoder", "encoder": learnt.encoder.described()}
             | {name: linear[name] for name in ("loss", "classes", "features", "feature_map")}
-            | {"shape": [1, learnt.dimension], "coordinates": "each layer's matrix and bias, then the head"},
+            | {"shape": [1, learnt.dimension], "coordinates": "each layer's matrix and bias, then the head"}
+            | ({} if records.units is None else {"units": records.units}),
         )
 
     def _features(self, records: Records, fit: Fit, encoders: Sequence[Model]) -> NDArray[Any]:
@@ -165,7 +198,7 @@ class Lifelong(LinearMechanism):
     def _mapped(self, records: Records, fit: Fit) -> NDArray[Any]:
         return _in_place(self.own_map, records, fit) if self.own_map.steps else records.x
 
-    def _perturbation(self) -> NoisyStatistics:
+    def noise_of_batches(self) -> NoisyStatistics:
         """Return the noise of every batch: that for the largest, since those of one run must be alike."""
         return self.learner.perturbation(
             self.currency, self._charge(self.schedule.lifetime().share), self.schedule.largest
@@ -192,9 +225,17 @@ class Lifelong(LinearMechanism):
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
         """Return a batch as JSON, with the pull after the first one."""
         slots = self.training.least(pattern.records)
-        pull = self.learner.pull(self._perturbation(), slots, 1)
+        pull = self.learner.pull(self.noise_of_batches(), slots, 1)
         described = super()._pattern(replace(pattern, records=self.schedule.largest))
         return described | {"records": slots, "ridge": pull}
+
+
+def _one_after_another(parts: Sequence[Records]) -> Records:
+    """Return the records of neighbouring ranges, each with its part of its unit in its own range."""
+    x, y, slots, weights = (
+        np.concatenate([getattr(each, name) for each in parts]) for name in ("x", "y", "slots", "weights")
+    )
+    return Records(x=x, y=y, slots=slots, weights=weights, units=0)
 
 
 def _in_place(make: Callable[[NDArray[Any]], NDArray[Any]], records: Records, fit: Fit) -> NDArray[Any]:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 DECAY = 0.97  # of the noise where only the sum of all batches counts
 HIDDEN = 64  # r of `agem`
 STEPS = 100
-_SIZES = 2  # what is remembered ends with the numbers of slots and of batches that it is the sum of
+_SIZES = 2  # what is remembered ends with the numbers of slots, or units, and of batches that it is the sum of
 
 State = tuple["Floats", ...]
 """The memory of older tasks, oldest first, then of the task under way, then θ and W of `agem`; where only the sum of
@@ -152,12 +152,13 @@ class TaskStatistics(Statistics):
         """Return the state after that batch, and a model that may be released for the records' charge.
 
         records: those present among the n slots of the batch. State and release are kept together or lost together.
+        With units, the number of units takes the place of n in all that is learnt.
         """
         known = min(place.number, 1) if self.adds_up else 0
         estimate, noises = perturbation.sums.release(
             self.statistics(records, n), state[known:] if self.adds_up else (), perturbation.place(place.number)
         )
-        latest = np.concatenate((estimate, (float(n), 1.0)))
+        latest = np.concatenate((estimate, (float(n if records.units is None else records.units), 1.0)))
         if self.adds_up:
             total = sum(state[:known], start=latest)
             return (total, *noises), self._joint(total, origin, perturbation)
@@ -295,6 +296,6 @@ def _longest(matrix: Floats) -> float:
 
 
 def _sizes(total: Floats) -> tuple[int, int]:
-    """Return of how many slots and of how many batches it is the sum."""
+    """Return of how many slots and of how many batches it is the sum; of 1 where no batch has any unit."""
     slots, batches = total[-_SIZES:]
-    return int(slots), int(batches)
+    return max(1, int(slots)), int(batches)

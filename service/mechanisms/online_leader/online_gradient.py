@@ -1,14 +1,14 @@
 """One step along each batch's gradients, with the noise of running sums: DP-FTRL (Kairouz et al. 2021).
 
 Statement. Private: the records, each of which is in one batch. Neighbours: R⊥. At step t, for the n public slots of
-batch t and the iterate w_t, a function of what was released before,
-    v_t = Σ_i clip_C(∇loss(w_t; z_i)),
+batch t and a point y_t, a function of what was released before,
+    v_t = Σ_i clip_C(∇loss(y_t; z_i)),
 of which an estimate ĝ_t is released (`noise.running_sums`); one record moves its batch's v_t by at most Δ = 2C + 2E
-(`noisy_gradient_descent`: clipping, and rounding errors E on a public set that holds w_t), whatever came before, and
+(`noisy_gradient_descent`: clipping, and rounding errors E on a public set that holds y_t), whatever came before, and
 ‖v_t‖ ≤ nC + Δ. So a run costs a record what `running_sums` charges for Δ, once, however many releases follow. All else
 looks at no record again: w_(t+1) and the released model are functions of ĝ_0 … ĝ_t and public numbers.
 
-    u_(t+1) = m·u_t + (1 - m)·(ĝ_t/n + α(w_t - c)),   w_(t+1) = Π(w_t - η·u_(t+1)),
+    u_(t+1) = m·u_t + (1 - m)·(ĝ_t/n + α(y_t - c)),   w_(t+1) = Π(w_t - η·u_(t+1)),
 or with a `strong_convexity` μ, following the leader of all losses so far and (μ/2)·‖w - c‖² for each record,
     u_(t+1) = u_t + ĝ_t/n,                             w_(t+1) = Π(c - u_(t+1)/(μ(t + 1))),
     released: a_(t+1) = a_t + k_t·(w_(t+1) - a_t),   k_t = max(4/(t + 5), k),
@@ -18,12 +18,17 @@ worst iterates did; without `averaging` w itself is released. k is 0 where all i
 `averaging` `recent` it is RECENT, and smaller where the noise of a step's mean gradient is longer than twice a clipped
 gradient: the noisier a step is, the more of them are averaged (`recency`).
 
+y_t is w_t, but with `averaging` `schedule_free` y_t = Π(w_t + BETWEEN·(a_t - w_t)) (Defazio et al. 2024, equation 1).
+So a step corrects what the released average still gets wrong, and may be longer, the more so the more classes share
+its length; and the average may be shorter.
+
 Following the leader is paper B's WDP-COCOP, whose equation 10 lacks the 1/t; only the losses' gradients enter the
 sums, those of the regulariser are public (paper-audit.md 2). With `conditional_gradient` w goes towards the leader
 instead of to it, and nothing is projected: WDP-COCOL, see `conditional_gradient`.
 
 Where η is not given it is such that the noise of one step has a spread of FIRST in a score, in units of a logit, but so
-that no step moves a score by more than LONGEST. Without clipping, which bounds what overshooting can do, that would be
+that no step moves a score by more than LONGEST (`schedule_free`: √(K/2) times that for K
+classes, two thirds of it for a regression). Without clipping, which bounds what overshooting can do, that would be
 far from stable; with it, and the average, smaller steps and momentum learnt more slowly and came no nearer on MNIST,
 elec2 and noaa_weather.
 
@@ -55,7 +60,9 @@ if TYPE_CHECKING:
 
 FIRST = 0.5
 LONGEST = 24.0
-RECENT = 0.1
+RECENT = {"recent": (0.1, 2.0), "schedule_free": (0.3, 4.0)}
+"""The least part of an iterate in the average, up to which length of the noise, in clipped gradients; see `recency`."""
+BETWEEN = 0.7
 State = tuple["Floats", ...]
 """The memory of `running_sums`, then how far w can be from its leader, (1,), w, u and a; float64, of the shape of w.
 
@@ -73,7 +80,7 @@ class OnlineGradient(Linear):
     learning_rate: float | None = None
     momentum: float = 0.0
     strong_convexity: float | None = None
-    averaging: bool | Literal["recent"] = True
+    averaging: bool | Literal["recent", "schedule_free"] = True
     constraint: ConstraintSet
     projected: bool = True
 
@@ -115,7 +122,13 @@ class OnlineGradient(Linear):
         if self.learning_rate is not None:
             return self.learning_rate
         spread = perturbation.noise.expected_norm() / math.sqrt(self.dimension) / records
-        return logit(self) / self.norm_bound * min(FIRST / spread, LONGEST / self.longest)
+        return logit(self) / self.norm_bound * min(FIRST / spread, self._most() / self.longest)
+
+    def _most(self) -> float:
+        """Return by how much a step may move a score, in logits."""
+        if not self._between:
+            return LONGEST
+        return LONGEST * (math.sqrt(self.classes / 2.0) if self.classes else 2.0 / 3.0)
 
     def recency(self, perturbation: NoisyRunningSums, records: int) -> float:
         """Return k, the least part that an iterate has in the average when it comes; from public quantities alone.
@@ -123,10 +136,16 @@ class OnlineGradient(Linear):
         On streams that drift, an average of all iterates so far lags behind by 1 to 3 points of accuracy; where noise
         is long beside gradients, a short one is worse by as much (`benchmarks.defaults`).
         """
-        if self.averaging != "recent":
+        if isinstance(self.averaging, bool):
             return 0.0
+        least, quiet = RECENT[self.averaging]
         noise = perturbation.noise.expected_norm() / records / self.longest
-        return RECENT * min(1.0, 2.0 / noise)
+        return least * min(1.0, quiet / noise)
+
+    @property
+    def _between(self) -> float:
+        """Return how far gradients are taken from the iterate towards the average; 0: at the iterate."""
+        return BETWEEN if self.averaging == "schedule_free" and self.strong_convexity is None else 0.0
 
     def remembers(self, step: int) -> int:
         """Return of how many arrays the state is before that step, which needs it whole; 0: it is `start`'s."""
@@ -150,14 +169,17 @@ class OnlineGradient(Linear):
         rows, y, shares = self.weighed(records)
         if len(y) > n:
             raise ValueError("more records than slots")
-        _, total = summed(self.loss, rows, y, weights, steepest=steepness(rows, self.longest), shares=shares)
+        point = weights
+        if self._between:
+            point = self.constraint.project(weights + self._between * (average - weights), origin)
+        _, total = summed(self.loss, rows, y, point, steepest=steepness(rows, self.longest), shares=shares)
         _, place = self.runs.at(step)
         estimate, remembered = perturbation.sums.release(total, tuple(memory), place)
         if records.units is not None:  # n is of units, by the public pattern; without any it is a step of noise alone
             n = max(1, records.units)
         mean = estimate / n
         if self.strong_convexity is None:
-            gradient = mean + self.regularization * (weights - origin)
+            gradient = mean + self.regularization * (point - origin)
             velocity = self.momentum * velocity + (1.0 - self.momentum) * gradient
             weights = self.constraint.project(weights - self.rate(perturbation, n) * velocity, origin)
         elif self.projected:

@@ -16,17 +16,20 @@ LARGEST_BLOCK_WINDOW = 2**20  # what is summed up exactly needs a lattice the co
 
 
 def _averaging(value: object) -> object:
-    if value == "recent" or isinstance(value, bool):
+    if isinstance(value, bool) or value in ("recent", "schedule_free"):
         return value
-    raise PydanticCustomError("bool_type", "must be true, false or recent")
+    raise PydanticCustomError("bool_type", "must be true, false, recent or schedule_free")
 
 
 Averaging = Annotated[
-    bool | Literal["recent"],
+    bool | Literal["recent", "schedule_free"],
     PlainValidator(_averaging),
-    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "const": "recent"}]}),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["recent", "schedule_free"]}]}),
 ]
-"""Whether models are averages of iterates; `recent`: of the latest ones. It was true before there was `recent`."""
+"""Whether models are averages of iterates, and of which; see `online_gradient`.
+
+New publications take `schedule_free`; those that began before there was one have `recent`, or true, in their settings.
+"""
 
 
 class OnlineLeaderMechanism(Shape):
@@ -55,7 +58,7 @@ class OnlineLeaderMechanism(Shape):
         Positive | None, Field(description="μ: follow the leader instead of taking steps of a learning rate")
     ] = None
     clip: Annotated[Positive | None, Field(description="norm to which a record's gradient is clipped")] = None
-    averaging: Averaging = "recent"
+    averaging: Averaging = "schedule_free"
     constraint: ConstraintName = "ball"
     radius: Annotated[Positive | None, Field(description="of the set that iterates are kept in")] = None
     step: Literal["projection", "conditional_gradient"] = "projection"

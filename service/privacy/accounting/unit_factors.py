@@ -11,8 +11,10 @@ from service.privacy.accounting.events import (
     MeasuredQuery,
     NoisyCellCounts,
     NoisyCounts,
+    NoisyDisjointGradientSums,
     NoisyGradientSums,
     NoisyRunningSums,
+    NoisySelectedGradients,
     NoisyWeights,
     TiltedObjective,
 )
@@ -23,7 +25,15 @@ if TYPE_CHECKING:
     from service.privacy.accounting.events import PrivacyEvent
     from service.privacy.noise.correlated import Correlated
 
-_INDEPENDENT = (NoisyGradientSums, NoisyWeights, TiltedObjective, NoisyCounts, NoisyCellCounts)
+_INDEPENDENT = (
+    NoisyGradientSums,
+    NoisyDisjointGradientSums,
+    NoisyWeights,
+    TiltedObjective,
+    NoisyCounts,
+    NoisyCellCounts,
+    NoisySelectedGradients,
+)
 
 
 @lru_cache(maxsize=64)

@@ -121,3 +121,15 @@ def a_key_whose_name_is_not_synced() -> None:
     from service.embedded import admin_key
 
     wrap(admin_key, "sync_folder", lambda *_: None)
+
+
+@bug("tests/embedded/test_forks.py::test_two_forks_never_draw_the_same_noise")
+def noise_from_a_generator_in_memory() -> None:
+    """A fork copies the generator: both parts, and each later start of a part, draw the same noise."""
+    from types import SimpleNamespace
+
+    import numpy as np
+
+    from service.privacy.noise import samplers
+
+    samplers.os = SimpleNamespace(urandom=np.random.default_rng().bytes)

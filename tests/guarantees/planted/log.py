@@ -9,6 +9,7 @@ from tests.guarantees.planted.bug import bug, rewrite, wrap
 _SEALING = "tests/worker/test_sealing.py"
 _DEAD = "tests/worker/test_dead_letters.py"
 _ANOTHER = "tests/log/test_appending.py::test_a_log_that_is_not_the_one_that_was_numbered_is_told"
+_PRIMARIES = "tests/log/test_primaries.py"
 _APPENDING, _IDEMPOTENCY = "tests/log/test_appending.py", "tests/api/test_records.py::TestIdempotency"
 
 
@@ -153,3 +154,29 @@ def a_damaged_batch_that_is_gone() -> None:
     from service.log import Reader
 
     wrap(Reader, "bury", lambda *_: None)
+
+
+@bug(f"{_PRIMARIES}::test_streams_are_on_all_primaries_and_each_batch_is_numbered_once[list]")
+def a_sealer_that_takes_streams_of_other_primaries() -> None:
+    """A worker looks for a stream's log on another primary, and halts the stream."""
+    from sqlalchemy import true
+
+    from service.store import changes
+
+    wrap(changes, "_has", lambda *_: true())
+
+
+@bug(f"{_PRIMARIES}::test_primaries_in_another_order_are_refused")
+def primaries_whose_order_nobody_holds() -> None:
+    """Streams are looked for on another primary than their own after a setting was written anew."""
+    from service.log.probe import _probe
+
+    rewrite(_probe, ("int(known) != primary.number", "False"))
+
+
+@bug(f"{_PRIMARIES}::test_a_reader_sees_what_came_before_it_looked_and_what_comes_later[cluster]")
+def batches_that_came_before_the_reader() -> None:
+    """Batches on a cluster wait for the next one before they are numbered."""
+    from service.log.cluster import ClusterReader
+
+    rewrite(ClusterReader.wait, ("self._changed |= positions.keys() - set(self._watched.values())", "pass"))

@@ -187,7 +187,7 @@ def a_lease_that_two_take_at_once() -> None:
     """The second to come takes what the first has taken just now."""
     from service.store import leases
 
-    rewrite(leases.take_several, (".with_for_update(skip_locked=True)", ""))
+    rewrite(leases._taking, (".with_for_update(skip_locked=True)", ""))
 
 
 @bug(f"{_SHARING}::test_workers_share_streams_fairly")

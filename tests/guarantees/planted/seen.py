@@ -116,8 +116,8 @@ def a_kill_that_nobody_notes() -> None:
     """SIGKILL, or out of memory, is as good as an error to whoever can cause it."""
     from service.worker.leases import LeaseKeeper
 
-    def take(true: Any, keeper: Any, resource: str) -> Any:
-        lease = true(keeper, resource)
+    def take(true: Any, keeper: Any, resource: str, **named: Any) -> Any:
+        lease = true(keeper, resource, **named)
         return lease and replace(lease, abandoned=None)
 
     wrap(LeaseKeeper, "take", take)

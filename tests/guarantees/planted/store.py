@@ -170,7 +170,7 @@ def a_lease_that_is_taken_again_without_another_epoch() -> None:
     """Two threads of one worker may both commit."""
     from service.store import leases
 
-    rewrite(leases.take_several, ("epoch=leases.c.epoch + 1, ", ""))
+    rewrite(leases._taking, ("epoch=leases.c.epoch + 1, ", ""))
 
 
 @bug(_LEASES)
@@ -280,7 +280,7 @@ def a_halted_stream_that_numbers_on() -> None:
 
     from service.store import numbering
 
-    rewrite(numbering.seal, ("streams.c.halted.is_(None),", ""))
+    rewrite(numbering._move, ("streams.c.halted.is_(None),", ""))
 
 
 @bug("tests/worker/test_audit.py::test_a_verdict_does_not_undo_one_that_came_meanwhile")
@@ -312,7 +312,7 @@ def a_tick_that_nobody_waits_for() -> None:
     """Releases appear as soon as they are fitted."""
     from service.store import parked
 
-    rewrite(parked.due, (", parked.c.tick <= func.clock_timestamp()", ""))
+    rewrite(parked._due, (", parked.c.tick <= func.clock_timestamp()", ""))
 
 
 @bug("tests/worker/test_attempts.py::test_an_attempt_is_counted_at_its_step_alone")

@@ -283,39 +283,6 @@ def a_group_factor_that_nobody_computes_anew() -> None:
     rewrite(released.paid_for, ('> Fraction(unit["factor"])', "< 0"))
 
 
-_AUDIT = "tests/guarantees/test_unit_audits.py::test_nobody_can_tell_two_persons_apart_better_than_promised"
-
-
-@bug(f"{_AUDIT}[independent_batches]")
-def a_person_who_is_protected_as_a_record_is() -> None:
-    """The capacity is not divided by the group factor, seen by somebody who looks at the releases."""
-    a_slot_that_is_charged_what_its_unit_was_promised()
-
-
-@bug(f"{_AUDIT}[online_leader]")
-def a_person_who_is_protected_as_a_record_is_where_noise_is_carried_on() -> None:
-    """The same, where a unit's records add up in later releases."""
-    a_slot_that_is_charged_what_its_unit_was_promised()
-
-
-@bug(f"{_AUDIT}[output perturbation]")
-def a_person_who_is_protected_as_a_record_is_in_fitted_weights() -> None:
-    """The same, of models that are fitted and then perturbed."""
-    a_slot_that_is_charged_what_its_unit_was_promised()
-
-
-@bug(f"{_AUDIT}[window_statistics]")
-def a_person_who_is_protected_as_a_record_is_in_statistics() -> None:
-    """The same, of sums of statistics."""
-    a_slot_that_is_charged_what_its_unit_was_promised()
-
-
-@bug(f"{_AUDIT}[independent_batches, all in one]")
-def a_person_whose_records_in_a_batch_add_up() -> None:
-    """Weights are forgotten where gradients are summed up, seen by somebody who looks at the releases."""
-    gradients_that_each_record_of_a_unit_adds_whole()
-
-
 @bug(f"{_COUNTING}::test_no_slot_of_an_erased_unit_counts_though_it_is_erased_while_it_is_counted[while-bench0]")
 def an_erasure_that_comes_while_slots_are_counted() -> None:
     """Slots are numbered by the counts from before it."""
@@ -359,12 +326,6 @@ def cells_that_count_every_record_of_a_unit() -> None:
 def tables_that_count_every_record_of_a_unit() -> None:
     """The same, of an evaluation."""
     cells_that_count_every_record_of_a_unit()
-
-
-@bug("tests/guarantees/test_unit_audits.py::test_nobody_can_tell_two_persons_apart_by_counts[evaluation]")
-def a_person_who_is_counted_as_a_record_in_every_block() -> None:
-    """The capacity is not divided by the group factor, so that each block costs a unit all that it was promised."""
-    a_slot_that_is_charged_what_its_unit_was_promised()
 
 
 @bug("tests/faults/test_unit_histories.py::test_no_unit_counts_too_often_whatever_dies_or_is_lost")

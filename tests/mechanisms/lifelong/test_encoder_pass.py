@@ -54,7 +54,7 @@ def some(count, rng, case=("softmax", 3)):
 
 def summed(learnt, weights, x, y, slots, n):
     rows, _ = learnt.encoder.rows(x)
-    return learnt.summed(weights, rows, y, slots, n)
+    return learnt.summed(weights, rows, y, slots, n, np.ones(len(y)))
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)

@@ -208,7 +208,7 @@ def test_where_gradients_can_not_be_taken_it_says_what_to_install(monkeypatch):
 def test_no_record_moves_what_the_encoder_is_taught_of_others(monkeypatch):
     seen = []
 
-    def release(self, records, start, perturbation, training):
+    def release(self, records, *_given):
         seen.append(records.x)
         return np.zeros((1, self.dimension))
 

@@ -29,9 +29,10 @@ NOISES = {
 }
 
 
-def publication(noise="blt", privacy=GAUSSIAN, classes=3, learner=None, features=FEATURES, **settings):
+def publication(noise="blt", privacy=GAUSSIAN, classes=3, learner=None, features=FEATURES, stream=None, **settings):
+    labels = {"kind": "classification", "classes": classes}
     return build(
-        StreamSchema.model_validate({"features": features, "task": {"kind": "classification", "classes": classes}}),
+        StreamSchema.model_validate(stream or {"features": features, "task": labels}),
         PublicationConfiguration.model_validate(
             {
                 "mechanism": {"kind": "online_leader", "batch": BATCH, **NOISES[noise], **settings},
@@ -55,7 +56,7 @@ def test_released_models_are_averages_of_projected_steps_along_noisy_sums(monkey
     settings = {"clip": 0.3, "learning_rate": 4.0, "radius": 0.5}
     origin = np.full((3, FEATURES), 0.2)
     learner = {"momentum": 0.6, "regularization": 0.05, "origin": origin.tolist()}
-    released, _ = run(publication(learner=learner, **settings), 12, reader())
+    released, _ = run(publication(learner=learner, averaging=True, **settings), 12, reader())
     w, u, average = origin, np.zeros_like(origin), origin
     reached = 0.0
     for t, release in enumerate(released):
@@ -94,7 +95,28 @@ def test_the_average_is_of_recent_iterates_the_more_the_noisier_a_step_is(monkey
         for t, (w, release) in enumerate(zip(iterates, ways[way], strict=True)):
             average = average + max(4 / (t + 5), k) * (w - average)
             np.testing.assert_allclose(release.parameters, average, rtol=0, atol=1e-9)
-    assert publication(**settings).learner.averaging == "recent"
+
+
+def test_gradients_are_taken_between_the_iterate_and_the_average_of_a_schedule_free_run(monkeypatch):
+    """Recomputed by the formula of Defazio et al. 2024, with a pull towards the origin, and in the ball by default."""
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    x, y = data()
+    rows = x * np.minimum(1, 1 / np.linalg.norm(x.astype(float), axis=1, keepdims=True))
+    settings = {"clip": 0.25, "learning_rate": 4.0, "learner": {"regularization": 0.05}}
+    mechanism = publication(**settings)
+    assert mechanism.learner.averaging == "schedule_free"
+    released, _ = run(mechanism, 8, reader())
+    k = 0.3 * min(1.0, 4 * 0.25 / (released[0].perturbation.noise.expected_norm() / BATCH))
+    w = average = np.zeros((3, FEATURES))
+    for t, release in enumerate(released):
+        batch = slice(t * BATCH, (t + 1) * BATCH)
+        point = w + 0.7 * (average - w)
+        slopes = special.softmax(rows[batch] @ point.T, axis=1) - np.eye(3)[y[batch]]
+        gradients = slopes[:, :, None] * rows[batch, None, :]
+        lengths = np.linalg.norm(gradients, axis=(1, 2), keepdims=True)
+        w = w - 4.0 * ((gradients * np.minimum(1, 0.25 / lengths)).sum(axis=0) / BATCH + 0.05 * point)
+        average = average + max(4 / (t + 5), k) * (w - average)
+        np.testing.assert_allclose(release.parameters, average, rtol=0, atol=1e-5)  # norms are inflated by 2^-20
 
 
 def test_the_leader_is_the_minimiser_of_all_gradients_so_far(monkeypatch):
@@ -243,8 +265,13 @@ def test_noise_decides_how_large_steps_are_and_clipping_how_large_at_most():
     assert rates[1] / rates[0] == pytest.approx(2, rel=0.05)
     fit = publication().plan()["fits"][0]
     assert fit["learning_rate"] * fit["noise"]["scale"] / BATCH == pytest.approx(0.5)
-    most = publication(privacy={"epsilon": 500, "delta": 1e-6}, clip=0.3).plan()["fits"][0]["learning_rate"]
-    assert most == pytest.approx(24 / 0.3)
+    loud = {"privacy": {"epsilon": 1000, "delta": 1e-6}, "clip": 0.3}
+    for averaging, classes, most in (("recent", 3, 24), ("schedule_free", 2, 24), ("schedule_free", 8, 48)):
+        planned = publication(**loud, averaging=averaging, classes=classes).plan()["fits"][0]
+        assert planned["learning_rate"] == pytest.approx(most / 0.3)
+    bounded = {"features": FEATURES, "task": {"kind": "regression", "bound": 2}}
+    planned = publication(**loud, stream=bounded).plan()["fits"][0]
+    assert planned["learning_rate"] == pytest.approx(2 / 8 * 16 / 0.3), "of logits that are an eighth of the bound"
     assert publication(learning_rate=0.5).plan()["fits"][0]["learning_rate"] == 0.5
 
 

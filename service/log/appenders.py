@@ -1,0 +1,133 @@
+"""The writing ends of all primaries: the API's. No command is about two streams."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from service.log.appender import Appended, Appender, Backlog, Resumed
+from service.log.connection import LogUnavailable, Position
+from service.log.primaries import Primaries, Primary
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogState:
+    """Which primaries answer, by number; by name of the log its primary, and what of it is not numbered yet."""
+
+    up: dict[int, bool] = field(default_factory=dict)
+    primaries: dict[str, int] = field(default_factory=dict)
+    backlogs: dict[str, Backlog] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbered:
+    """How far a stream's log is numbered, and the place of that log."""
+
+    position: Position
+    place: int | None
+
+
+class Appenders:
+    """Send what is about a stream to the primary that holds its log."""
+
+    def __init__(self, primaries: Primaries, *, max_batches: int, max_bytes: int) -> None:
+        self._primaries, self._max_batches, self._max_bytes = primaries, max_batches, max_bytes
+        self._ends: dict[str, Appender] = {}  # by URL
+        self._refreshing: asyncio.Task[None] | None = None
+
+    @property
+    def several(self) -> bool:
+        return len(self._primaries.every()) > 1
+
+    def place(self, log: str, streams: Mapping[int, int]) -> int | None:
+        """Return the place of a new stream; `streams`: how many streams have each place."""
+        return self._primaries.place(log, streams)
+
+    def ends(self) -> dict[int, Appender]:
+        """Return the writing end of each primary, by number. LogUnavailable: nobody says which there are."""
+        with self._refreshed():
+            return {primary.number: self._end(primary) for primary in self._primaries.every()}
+
+    async def create(self, log: str, place: int | None) -> None:
+        """Make an empty log. Harmless when it is never used."""
+        with self._end_of(log, place) as end:
+            await end.create(log)
+
+    async def append(
+        self, log: str, place: int | None, batch: bytes, records: int, *, idempotency: tuple[str, str] | None
+    ) -> Appended:
+        """Append one batch, as `Appender.append` does."""
+        with self._end_of(log, place) as end:
+            return await end.append(log, batch, records, idempotency=idempotency)
+
+    async def resume(self, log: str, place: int | None, position: Position) -> Resumed:
+        """Make a log take batches again, as `Appender.resume` does."""
+        with self._end_of(log, place) as end:
+            return await end.resume(log, position)
+
+    async def drop_dead(self, log: str, place: int | None, entry: str) -> None:
+        """Delete what could not be numbered. Repeating it changes nothing."""
+        with self._end_of(log, place) as end:
+            await end.drop_dead(log, entry)
+
+    async def state(self, streams: Mapping[str, Numbered]) -> LogState:
+        """Return which primaries answer, and the backlogs of these streams, by name of the log."""
+        ends, primaries = self.ends(), {}
+        positions: dict[int, dict[str, Position]] = {number: {} for number in ends}
+        for log, numbered in streams.items():
+            with suppress(LogUnavailable):
+                primaries[log] = self._primaries.of(log, numbered.place).number
+                positions[primaries[log]][log] = numbered.position
+        answers = await asyncio.gather(*(_backlogs(ends[number], of) for number, of in positions.items()))
+        up = {number: answer is not None for number, answer in zip(positions, answers, strict=True)}
+        backlogs = {log: each for answer in answers for log, each in (answer or {}).items()}
+        return LogState(up=up, primaries=primaries, backlogs=backlogs)
+
+    def refresh(self) -> None:
+        """Begin to look which primaries there are now, unless a look is under way."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        with suppress(LogUnavailable):
+            await asyncio.to_thread(self._primaries.refresh)
+
+    async def close(self) -> None:
+        if self._refreshing is not None:
+            await self._refreshing
+        for end in self._ends.values():
+            await end.close()
+
+    def _end(self, primary: Primary) -> Appender:
+        if primary.url not in self._ends:
+            limits = {"max_batches": self._max_batches, "max_bytes": self._max_bytes}
+            self._ends[primary.url] = Appender(primary.url, **limits)
+        return self._ends[primary.url]
+
+    @contextmanager
+    def _refreshed(self) -> Iterator[None]:
+        """Look which primaries there are now if one is away."""
+        try:
+            yield
+        except LogUnavailable:
+            self.refresh()
+            raise
+
+    @contextmanager
+    def _end_of(self, log: str, place: int | None) -> Iterator[Appender]:
+        """Yield the writing end of a log. If there are several, an error says which of them it is about."""
+        with self._refreshed():
+            primary = self._primaries.of(log, place)
+            try:
+                yield self._end(primary)
+            except LogUnavailable as error:
+                if not self.several:
+                    raise
+                raise LogUnavailable(f"primary {primary.number}: {error}") from error
+
+
+async def _backlogs(end: Appender, positions: Mapping[str, Position]) -> dict[str, Backlog] | None:
+    try:
+        return await end.backlogs(positions)
+    except LogUnavailable:
+        return None

@@ -1,0 +1,62 @@
+"""Publications on streams with units over HTTP: what a unit is charged, what is held of it, and its erasure."""
+
+from urllib.parse import quote
+
+from tests.api.test_units import IDS, done, held, post
+from tests.conftest import Service, publication, unique, wait_until
+
+BATCHES = {"kind": "independent_batches", "batch": 4}
+KINDS = {
+    "output_perturbation": (BATCHES, {"kind": "output_perturbation"}),
+    "objective_perturbation": (BATCHES, {"kind": "objective_perturbation"}),
+    "lifelong": ({"kind": "lifelong", "task_size": 4}, {"kind": "output_perturbation"}),
+    "active_learning": (
+        {"kind": "active_learning", "batching": "fixed_window", "size": 4},
+        {"kind": "noisy_gradient_descent"},
+    ),
+}
+
+
+def people(service: Service, **settings) -> str:
+    body = {"name": unique("people"), "budget": {"epsilon": 20, "delta": 1e-4}, "unit": {"max_records": 4}}
+    body |= {"features": 1, "task": {"kind": "classification", "classes": 2}} | settings
+    return done(service.client().post("/v1/streams", json={k: v for k, v in body.items() if v is not None}))["name"]
+
+
+def test_publications_of_every_kind_charge_a_unit_and_go_on_when_it_is_erased(service: Service):
+    stream, names = people(service), {}
+    for kind, (mechanism, learner) in KINDS.items():
+        body = publication(stream, mechanism, learner=learner, delta=1e-6, start=0)
+        body["learner"] = learner
+        names[kind] = done(service.client().post("/v1/publications", json=body))["name"]
+    done(post(service, stream, [IDS[1], "b", IDS[1], "c"]))
+    for kind, name in names.items():
+        service.reaches(name, time=4)
+        if kind != "active_learning":
+            newest = done(service.client().get(f"/v1/publications/{name}/releases/latest"))
+            assert newest["model"]["units"] == 3
+    spent = held(service, stream, IDS[1])["spent"]
+    assert 0 < spent["epsilon"] <= len(KINDS)
+    assert done(service.client().get(f"/v1/streams/{stream}/ledger"))["spent"]["epsilon"] >= spent["epsilon"]
+    path = f"/v1/streams/{stream}/units/{quote(IDS[1], safe='')}"
+    assert done(service.client().delete(path)) == {"records": [0, 2]}
+    done(post(service, stream, [IDS[1], "b", "b", IDS[1]]))
+    for name in names.values():
+        service.reaches(name, time=8)
+    newest = done(service.client().get(f"/v1/publications/{names['lifelong']}/releases/latest"))
+    assert newest["model"]["units"] == 1
+    assert held(service, stream, IDS[1]) == held(service, stream, IDS[1]) | {"records": [0, 2], "erased": True}
+
+
+def test_queries_are_answered_for_a_unit(service: Service):
+    stream = people(service, features=None, task={"kind": "categorical", "cardinality": 3})
+    body = {"y": [0, 1, 1, 2, 1, 0, 1, 1], "unit": ["a", "b", "a", "c", "a", "b", "a", "a"]}
+    done(service.client().post(f"/v1/streams/{stream}/records", json=body))
+    mechanism = {"kind": "linear_queries", "first": 8, "hits": 1}
+    settings = publication(stream, mechanism, start=0)
+    settings.pop("learner")
+    path = f"/v1/publications/{done(service.client().post('/v1/publications', json=settings))['name']}/queries"
+    wait_until(lambda: done(service.client().post(path, json={"categories": []}))["time"] == 8)
+    assert -1 <= done(service.client().post(path, json={"weights": [1, 0, 0]}))["answer"] <= 2
+    assert held(service, stream, "a")["counting"] == 4
+    wait_until(lambda: 0 < held(service, stream, "a")["spent"]["epsilon"] <= 1)

@@ -1,0 +1,189 @@
+"""Several primaries hold the logs of different streams, and one that is away keeps no other stream waiting."""
+
+import asyncio
+from collections.abc import Iterator
+from secrets import token_hex
+
+import httpx
+import pytest
+
+from service.embedded import Servers
+from service.ledger.verify import verify
+from service.log import Appenders, LogUnavailable, LogUnsuitable, Position, open_readers, probe, read_primaries
+from service.store import streams
+from service.store.database import Database
+from tests.api.test_records import refused
+from tests.conftest import Service, make_world, ok, running, unique, wait_until
+from tests.log.primaries import PRIMARIES, Three, three_in_cluster, three_listed
+
+STREAMS = 9
+RECORDS = {"x": [[0.1, 0.2], [0.3, 0.4]], "y": [0, 1]}
+
+
+@pytest.fixture(scope="module", params=[three_listed, three_in_cluster], ids=["list", "cluster"])
+def three(tmp_path_factory, request: pytest.FixtureRequest) -> Iterator[Three]:
+    with request.param(tmp_path_factory.mktemp("three")) as three:
+        yield three
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory) -> Iterator[Three]:
+    with three_listed(tmp_path_factory.mktemp("listed")) as three:
+        yield three
+
+
+@pytest.fixture(scope="module")
+def service(servers: Servers, three: Three, tmp_path_factory) -> Iterator[Service]:
+    world = make_world(servers, tmp_path_factory.mktemp("several"), redis_url=three.url, lease_seconds=1.0)
+    with running(world.settings) as service:
+        yield service
+
+
+@pytest.fixture
+def names(service: Service) -> list[str]:
+    """Return the names of new streams, some on each primary."""
+    made = [service.stream() for _ in range(STREAMS)]
+    while len(set(places(service, made).values())) < PRIMARIES:
+        made.append(service.stream())
+    return made
+
+
+def places(service: Service, names: list[str]) -> dict[str, int]:
+    """Return the number of each stream's primary."""
+    primaries = read_primaries(service.settings.redis_url)
+    primaries.refresh()
+    database = Database(service.settings.database_url)
+    with database.transaction() as connection:
+        rows = [streams.find(connection, name) for name in names]
+    database.close()
+    return {row.name: primaries.of(row.log, row.place).number for row in rows}
+
+
+def send(service: Service, stream: str, key: str | None = None) -> httpx.Response:
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return service.client().post(f"/v1/streams/{stream}/records", json=RECORDS, headers=headers)
+
+
+def numbered(service: Service, stream: str, records: int) -> None:
+    url = f"/v1/streams/{stream}"
+    wait_until(lambda: ok(service.client().get(url))["records"] == records)
+
+
+def test_streams_are_on_all_primaries_and_each_batch_is_numbered_once(service: Service, three: Three, names: list[str]):
+    for name in names:
+        key = unique("key")
+        first = ok(send(service, name, key), 202)
+        assert ok(send(service, name, key), 202) == first
+        ok(send(service, name), 202)
+    for name in names:
+        numbered(service, name, 4)
+        ok(service.client().delete(f"/v1/streams/{name}/records?start=1&end=2"), 202)
+    for name in names:
+        url = f"/v1/streams/{name}"
+        wait_until(lambda: ok(service.client().get(url))["erased"]["waiting"] == 0)  # noqa: B023
+    assert three.refused_across_slots() == 0
+    metrics = httpx.get(f"{service.url}/metrics", headers={"Authorization": f"Bearer {service.admin_key}"}).text
+    for number in range(1, PRIMARIES + 1):
+        assert f'perennial_log_primary_up{{primary="{number}"}} 1.0' in metrics
+    assert ok(service.client().get("/readyz"))["log"] == "ready"
+
+
+def test_one_primary_that_is_away_keeps_no_other_stream_waiting(service: Service, three: Three, names: list[str]):
+    by_place = places(service, names)
+    for name in names:
+        ok(send(service, name), 202)
+    three.kill(2)
+    try:
+        for name in names:
+            if by_place[name] == 2:
+                answer = refused(
+                    service.client().post(f"/v1/streams/{name}/records", json=RECORDS), 503, "log-unavailable"
+                )
+                assert "primary 2: the log does not answer" in answer["detail"]
+            else:
+                ok(send(service, name), 202)
+                numbered(service, name, 4)
+        health = ok(service.client().get("/readyz"))
+        assert health["status"] == "ready"
+        assert health["log"].startswith("primary 2: the log does not answer")
+        wait_until(lambda: 'perennial_log_primary_up{primary="2"} 0.0' in exposed(service))
+        assert "perennial_log_up 0.0" in exposed(service)
+    finally:
+        three.start(2)
+    for name in names:
+        if by_place[name] == 2:
+            wait_until(lambda: send(service, name).status_code == 202)  # noqa: B023
+        numbered(service, name, 4)
+    database = Database(service.settings.database_url)
+    with database.transaction() as connection:
+        assert verify(connection).findings == []
+    database.close()
+
+
+def test_a_reader_sees_what_came_before_it_looked_and_what_comes_later(three: Three):
+    primaries = read_primaries(three.url)
+    primaries.refresh()
+    log = token_hex(16)
+    place = primaries.place(log, {})
+    reader = next(each for each in open_readers(primaries) if each.primary == primaries.of(log, place))
+
+    async def append(*, first: bool) -> None:
+        appenders = Appenders(primaries, max_batches=9, max_bytes=10**6)
+        if first:
+            await appenders.create(log, place)
+        for _ in range(2):
+            await appenders.append(log, place, b"x", 1, idempotency=None)
+        await appenders.close()
+
+    position = Position(entry="0-0", sequence=0)
+    for first, batches in ((True, 2), (False, 1)):
+        asyncio.run(append(first=first))
+        for _ in range(2 // batches):
+            assert wait_until(lambda: reader.wait({log: position}, milliseconds=0)) == [log]  # noqa: B023
+            last = reader.read(log, position, batches=batches + first)[-1]
+            reader.trim(log, last.id)
+            position = Position(entry=last.id, sequence=last.sequence)
+    assert position.sequence == 4
+    assert reader.read(log, position, batches=1) == []
+    assert reader.wait({log: position}, milliseconds=0) == []
+    reader.close()
+
+
+def exposed(service: Service) -> str:
+    answer = service.client().get("/metrics")
+    assert answer.status_code == 200
+    return answer.text
+
+
+def test_a_new_stream_is_on_the_primary_with_the_fewest(listed: Three):
+    primaries = read_primaries(listed.url)
+    assert primaries.place("log", {1: 4, 2: 3, 3: 3}) == 2
+    assert primaries.place("log", {1: 1, 2: 1}) == 3
+    assert read_primaries(listed.servers[0].url).place("log", {1: 4}) is None
+
+
+def test_a_stream_of_a_primary_that_is_not_named_waits(listed: Three):
+    with pytest.raises(LogUnavailable, match="on primary 3, and PERENNIAL_REDIS_URL has 1"):
+        read_primaries(listed.servers[0].url).of("log", 3)
+
+
+def test_several_urls_are_told_apart_though_passwords_hold_commas():
+    urls = ["redis://:a,b@one:1/0", "unix:///two"]
+    assert [each.url for each in read_primaries(", ".join(urls)).every()] == urls
+
+
+def test_primaries_in_another_order_are_refused(listed: Three):
+    primaries = read_primaries(listed.url)
+    probe(primaries)
+    with pytest.raises(LogUnsuitable, match="primary 1 of PERENNIAL_REDIS_URL was number 3 before"):
+        probe(read_primaries(",".join(each.url for each in reversed(primaries.every()))))
+
+
+def test_a_primary_that_syncs_late_is_refused(three: Three):
+    with three.redis(2) as redis:
+        redis.config_set("appendfsync", "everysec")
+        try:
+            with pytest.raises(LogUnsuitable, match="primary 2: the Redis server could lose what it has answered"):
+                probe(read_primaries(three.url))
+        finally:
+            redis.config_set("appendfsync", "always")
