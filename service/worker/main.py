@@ -103,6 +103,25 @@ def _share_arenas() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
+def _await(part: str, ask: Callable[[], None], stop: threading.Event) -> None:
+    """Ask a part until it answers, or `stop` is set."""
+    while not stop.is_set():
+        try:
+            ask()
+        except (OSError, LogUnavailable, DatabaseUnavailable) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            _log.warning("part_unavailable", part=part, reason=reason)
+            stop.wait(1.0)
+        else:
+            return
+
+
+def _store_slots(database: Database, primaries: ClusterPrimaries) -> None:
+    """Store with each stream its slot, also with those from before the log was a cluster."""
+    with database.transaction() as connection:
+        streams.place_all(connection, lambda log: primaries.place(log, {}))
+
+
 def _until_stopped(job: Callable[[threading.Event], None], stop: threading.Event) -> None:
     """A job that fails in a way nobody foresaw is logged, without the values it failed on, and starts again."""
     while not stop.is_set():
