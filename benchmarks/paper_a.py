@@ -24,6 +24,7 @@ from benchmarks import digits, results
 from benchmarks.replay import Features, Labels, load, publication, replay, titles
 from service.learners.output_perturbation import OutputPerturbation
 from service.learning.records import Records
+from service.learning.sums import Blocks
 from service.mechanisms.linear import LinearMechanism, predict
 from service.privacy.accounting.events import AddedNoise
 from service.streams import feature_maps
@@ -121,8 +122,9 @@ class Printed(OutputPerturbation):
     update: int
     epsilon: float
 
-    def release(self, records: Records, n: int, center: NDArray[np.float64], perturbation: AddedNoise) -> Any:  # noqa: ARG002
+    def release(self, records: Records | Blocks, n: int, center: NDArray[np.float64], perturbation: AddedNoise) -> Any:  # noqa: ARG002
         """Return the minimiser and the noise that the paper prints."""
+        assert isinstance(records, Records)
         size = self.update if center.any() else self.base
         steepness = (self.classes - 1) / (2 * n * self.classes) * float(np.linalg.norm(records.x))
         scale = 4 * steepness / (self.regularization * size * self.epsilon)

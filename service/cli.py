@@ -211,12 +211,12 @@ def plan(
         configuration = _checked(AskedPublication, wanted).configuration(held)
         stored_schema = _checked(NewStreamSchema, schema)
         mechanism = admit(stored_schema, configuration)
-        planned = mechanism.plan()
+        planned, size = mechanism.plan(), mechanism.obligations().fit
     except Refused as refused:
         _fail(str(refused))
     answer = {
         "measured": measured(stored_schema, configuration),
-        "timing": timing(mechanism.obligations().fit, configuration.delay),
+        "timing": timing(size, configuration.delay, in_blocks=mechanism.reads_blocks(size.records)),
         "notes": notes(planned, configuration, stored_schema),
     }
     print(json.dumps(planned | answer, indent=2))

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+DaskScheduler = Annotated[str, StringConstraints(pattern=r"^(tcp|tls)://")]
 ObjectStore = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+://")]
 
 API_METRICS_PORT = 9464
@@ -45,6 +46,10 @@ class Settings(BaseSettings):
         Path("perennial-data/copies"), description="Folder for this machine's copies of segments of an object store"
     )
     max_copy_bytes: int = Field(10 * 2**30, gt=0, description="Size of all copies from which on the oldest ones go")
+    dask_scheduler: DaskScheduler | None = Field(
+        None,
+        description="Dask scheduler, `tcp://…` or `tls://…`, whose workers share the reading of large fits",
+    )
     host: str = Field("127.0.0.1", description="Address the API listens on")
     port: int = Field(8000, ge=0, le=65535, description="Port the API listens on")
     metrics_host: str = Field("127.0.0.1", description="Address that the metrics port listens on")

@@ -13,7 +13,8 @@ from service.inputs.fields import Count, Steps
 from service.learners.family import LinearFamily
 from service.learners.linear import Linear, LinearLearner
 from service.learning.descent import GradientDescent, PermutationSGD
-from service.learning.solvers import Exact
+from service.learning.records import Records
+from service.learning.solvers import Exact, exact_of_blocks
 from service.privacy.accounting.events import NoisyWeights
 from service.privacy.noise import additive as noises
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats
-    from service.learning.records import Prepared, Records, UnitShares
+    from service.learning.records import Prepared, UnitShares
     from service.learning.solvers import Setting
+    from service.learning.sums import Blocks
     from service.privacy.accounting.events import AddedNoise
     from service.privacy.currency import Currency
 
@@ -125,9 +127,14 @@ class OutputPerturbation(Linear):
         noise = noises.calibrate(currency, sensitivity=sensitivity, charge=charge, dimension=self.dimension)
         return NoisyWeights(noise=noise, sensitivity=sensitivity)
 
-    def release(self, records: Records, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
+    def release(self, records: Records | Blocks, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
         """Return `fit` and noise."""
         return noises.add(self.fit(records, n, center), perturbation.noise)
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether `release` takes blocks of records, which are never all in memory."""
+        return isinstance(self.solver, Exact)
 
     def sensitivity(self, records: int, center: Floats | None = None) -> float:
         """Return how far one record moves a fit of n slots near `center`, rounded up; public. May raise Inaccurate.
@@ -137,10 +144,15 @@ class OutputPerturbation(Linear):
         """
         return self.solver.sensitivity(self.setting(center), records)
 
-    def fit(self, records: Records, n: int, center: Floats) -> Floats:
-        """Return the solver's model near `center`, float64 of `shape`. NOT private before noise is added."""
+    def fit(self, records: Records | Blocks, n: int, center: Floats) -> Floats:
+        """Return the solver's model near `center`, float64 of `shape`. NOT private before noise is added.
+
+        The model of blocks has other bytes than that of the same records at once, and the same certificate.
+        """
         if center.shape != self.shape:
             raise ValueError("the centre has another shape than the model")
+        if not isinstance(records, Records):
+            return exact_of_blocks(self.setting(center), records, self.prepared, n, center)
         rows, entering = self.entering(records)
         return self.solver.solve(self.setting(center), rows, entering.y, n, center, entering.unit_shares())
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from service.learning.objective import Objective, norm
+from service.learning.objective import norm
 from service.learning.records import Prepared
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats
+    from service.learning.objective import Problem
 
 _SAMPLE = 256  # records that a preconditioner is made of
 _SMALL = 32  # rows of a matrix that is inverted at once
@@ -33,7 +34,7 @@ _WORTH_IT = 10.0  # times smaller that the gradient must get by so many steps, t
 _MANY_PRODUCTS = 3  # that a preconditioner may need before another one is made
 
 
-def minimize(problem: Objective, tolerance: float, certified: Callable[[Floats, Floats], bool]) -> Floats | None:
+def minimize(problem: Problem, tolerance: float, certified: Callable[[Floats, Floats], bool]) -> Floats | None:
     """Return weights w of which `certified(w - c, ∇J(w))` says, for a gradient in doubles, that they are the ones.
 
     tolerance: about how short the gradient must be for that. None if they are not found.
@@ -80,25 +81,23 @@ class Preconditioner:
     (αI + XᵀX)⁻¹ = (I - Xᵀ(αI + XXᵀ)⁻¹X)/α for sampled rows √(v_i·weight)·x_i, the same for every row of weights.
     """
 
-    def __init__(self, problem: Objective) -> None:
+    def __init__(self, problem: Problem) -> None:
         self._alpha = problem.regularization
         self._inverse: NDArray[np.float32] | None = None
-        every = len(problem.y) // _SAMPLE
-        if every < 4:  # few records: products with all of them cost no more
+        sample = problem.sampled(_SAMPLE)
+        if sample is None:
             return
-        sample = slice(0, every * _SAMPLE, every)
-        curvature = problem.curvature[sample]
+        curvature = sample.curvature
         probes = np.eye(curvature.shape[1], dtype=np.float32)[:_PROBES]
-        mean = sum((problem.loss.curve(curvature, probe[None]) @ probe for probe in probes), start=np.zeros(_SAMPLE))
-        weight = np.maximum(0.0, mean) / len(probes) * (len(problem.y) / (_SAMPLE * problem.records))
-        if problem.shares is not None:
-            weight = weight * problem.shares[sample]
-        x = (problem.rough[sample].rows() * np.sqrt(weight)[:, None]).astype(np.float32)
+        of_probes = (problem.loss.curve(curvature, probe[None]) @ probe for probe in probes)
+        mean = sum(of_probes, start=np.zeros(len(curvature)))
+        weight = np.maximum(0.0, mean) / len(probes) * sample.stands_for
+        x = (sample.rows * np.sqrt(weight)[:, None]).astype(np.float32)
         gram = x @ x.T
-        gram[np.diag_indices(_SAMPLE)] += np.float32(self._alpha)
+        gram[np.diag_indices(len(x))] += np.float32(self._alpha)
         self._rows, self._inverse = Prepared.as_they_are(x), _inverse(gram)
 
-    def after(self, problem: Objective, products: int) -> Preconditioner:
+    def after(self, problem: Problem, products: int) -> Preconditioner:
         """Return the one to use after a step that took so many products: another where this one is poor, or none."""
         if products == MOST_PRODUCTS:
             self._inverse = None
@@ -135,7 +134,7 @@ class _Point:
     roughly: bool
 
     @classmethod
-    def of(cls, problem: Objective, weights: Floats, *, roughly: bool) -> _Point:
+    def of(cls, problem: Problem, weights: Floats, *, roughly: bool) -> _Point:
         return cls(weights, *problem.evaluate(weights, roughly=roughly), roughly)
 
 
@@ -162,7 +161,7 @@ class _Memory:
         return rest
 
 
-def _line_search(problem: Objective, at: _Point, direction: Floats, *, roughly: bool) -> _Point | None:
+def _line_search(problem: Problem, at: _Point, direction: Floats, *, roughly: bool) -> _Point | None:
     """Return a point that is enough of an improvement; None if there is none."""
     slope, size = float(np.vdot(at.gradient, direction)), norm(at.gradient)
     resolved = (2.0**-20 if at.roughly else 2.0**-40) * abs(at.value)
@@ -178,7 +177,7 @@ def _line_search(problem: Objective, at: _Point, direction: Floats, *, roughly: 
 
 
 def _conjugate_gradients(
-    problem: Objective, inverse: Preconditioner, gradient: Floats, target: float
+    problem: Problem, inverse: Preconditioner, gradient: Floats, target: float
 ) -> tuple[Floats, int]:
     """Return a descent direction p with ‖∇²J·p + ∇J‖ ≤ about target, and how many products that took."""
     solution = np.zeros_like(gradient)

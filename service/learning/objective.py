@@ -7,7 +7,8 @@ units. The error bound in `solvers` is about what is computed here in doubles, a
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -46,6 +47,19 @@ def evaluate(
     The error bound in `solvers` is about these very lines, but for `roughly`: in single precision.
     """
     total_value, total = summed(loss, x, y, weights, curvature, roughly=roughly, shares=shares)
+    return completed(total_value, total, records, regularization, center, weights, tilt)
+
+
+def completed(
+    total_value: float,
+    total: Floats,
+    records: int,
+    regularization: float,
+    center: Floats,
+    weights: Floats,
+    tilt: Floats | None = None,
+) -> tuple[float, Floats]:
+    """Return J and ∇J at `weights` from the sums of all records there."""
     offset = weights - center
     gradient = total / records + regularization * offset
     value = total_value / records + 0.5 * regularization * float(np.vdot(offset, offset))
@@ -106,6 +120,35 @@ def summed(
     return math.fsum(values), total + correction
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sample:
+    """Some of a fit's records, for what nothing is proved by: rows (s, D), curvature (s, k), each with its weight."""
+
+    rows: Floats
+    curvature: NDArray[np.float32]
+    stands_for: Floats
+    """(s,): how many of the n records each stands for, divided by n"""
+
+
+class Problem(Protocol):
+    """J near c and its derivatives at one point after the other."""
+
+    @property
+    def loss(self) -> Loss: ...
+    @property
+    def regularization(self) -> float: ...
+    @property
+    def center(self) -> Floats: ...
+    def evaluate(self, weights: Floats, *, roughly: bool = False) -> tuple[float, Floats]:
+        """Return J and ∇J, and remember where; `roughly` in single precision."""
+
+    def curve(self, direction: Floats) -> Floats:
+        """Return about ∇²J · direction at the point last evaluated."""
+
+    def sampled(self, number: int) -> Sample | None:
+        """Return about so many of the records, with their curvature at the point last evaluated; None: too few."""
+
+
 class Objective:
     """J and its derivatives at one point after the other."""
 
@@ -140,6 +183,17 @@ class Objective:
             tilt=self.tilt,
             shares=self.shares,
         )
+
+    def sampled(self, number: int) -> Sample | None:
+        """Return every so many-th record; None: products with all of them cost no more."""
+        every = len(self.y) // number
+        if every < 4:
+            return None
+        sample = slice(0, every * number, every)
+        stands_for = np.full(number, len(self.y) / (number * self.records))
+        if self.shares is not None:
+            stands_for = stands_for * self.shares[sample]
+        return Sample(rows=self.rough[sample].rows(), curvature=self.curvature[sample], stands_for=stands_for)
 
     def curve(self, direction: Floats) -> Floats:
         """Return about ∇²J · direction at the point last evaluated, in single precision."""

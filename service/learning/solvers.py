@@ -52,6 +52,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from service.learning.newton import minimize
 from service.learning.objective import MARGIN, ROWS, Objective, norm
+from service.learning.sums import SummedObjective
 from service.privacy.sensitivity import regularized_minimizer
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats, Loss
+    from service.learning.objective import Problem
     from service.learning.records import Prepared, UnitShares
+    from service.learning.sums import Blocks, Enter
 
 
 SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a public fraction of it
@@ -273,9 +276,28 @@ def exact(
     if len(y) == 0:
         return center.copy() if tilt is None else center - tilt / regularization
     problem = Objective(loss, x, y, records, regularization, center, tilt, shares)
+    return _certified(problem, norm_bound, promise)
+
+
+def exact_of_blocks(setting: Setting, blocks: Blocks, enter: Enter, records: int, center: Floats) -> Floats:
+    """Return w as `exact` does, for records that are read block by block (`sums`): same promise, same certificate.
+
+    enter: returns the rows of `setting` and the labels of a block's records; records: n ≥ their number, public.
+    """
+    problem = SummedObjective(blocks, enter, setting.loss, setting.lipschitz, records, setting.regularization, center)
+    problem.evaluate(center, roughly=True)
+    if problem.present > records:
+        raise ValueError("more records than slots")
+    if not problem.present:
+        return center.copy()
+    return _certified(problem, setting.norm_bound, _accuracy(setting, records))
+
+
+def _certified(problem: Problem, norm_bound: float, promise: Accuracy) -> Floats:
+    """Return a w that the promise certifies."""
     minimiser = minimize(problem, promise.tolerance, promise.certifies)
     if minimiser is None:
-        minimiser = _descend(problem, promise, loss.smoothness(norm_bound) + regularization)
+        minimiser = _descend(problem, promise, problem.loss.smoothness(norm_bound) + problem.regularization)
     return minimiser
 
 
@@ -286,7 +308,7 @@ def _descent_steps(steepest: float, regularization: float, smoothness: float, to
     return 2 + math.ceil(needed * 4.0 * smoothness / (3.0 * regularization))
 
 
-def _descend(problem: Objective, promise: Accuracy, smoothness: float) -> Floats:
+def _descend(problem: Problem, promise: Accuracy, smoothness: float) -> Floats:
     """Gradient descent from the centre, for the public number of steps within which it is proved to arrive."""
     weights = problem.center.copy()
     for _ in range(_descent_steps(promise.steepest, problem.regularization, smoothness, promise.tolerance)):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from service.learning.losses import Floats
     from service.learning.records import Records
+    from service.learning.sums import Blocks
     from service.mechanisms.configuration import Privacy
     from service.mechanisms.units import UnitTerms
     from service.privacy.accounting.events import PrivacyEvent
@@ -158,6 +159,10 @@ class Mechanism(ABC):
     def reads(self, time: int) -> int:
         """Return the most records that one fit of the step at `time` reads."""
 
+    def reads_blocks(self, records: int) -> bool:  # noqa: ARG002
+        """Return whether a fit of so many slots reads them block by block, so that they are never all in memory."""
+        return False
+
     @abstractmethod
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
         """Make and release what there is for `time`, in order.
@@ -213,7 +218,7 @@ class Mechanism(ABC):
         """How many draws of nearly exact noise one record, or all of a unit, can move."""
         return self.draws() * (1 if self.unit is None else self.unit.bound.max_records)
 
-    def described(self, records: Records) -> dict[str, Any] | None:
+    def described(self, records: Records | Blocks) -> dict[str, Any] | None:
         """Return the model of a release with the number of units that it is of; None: the stream has no units."""
         return None if records.units is None else self.model_description() | {"units": records.units}
 

@@ -19,9 +19,12 @@ SECONDS_AT_LEAST = 0.02  # of any step
 PRODUCTS_PER_SECOND = 1e9  # of a record's feature with a weight, on one core
 PRODUCTS_OF_A_SCORE = 64  # so many more take as long as all else that is done with a record's score
 MOST_PASSES = 30  # of a solver over all records of a fit, where their number depends on them; `exact` needs at least 2
+MOST_PASSES_OF_BLOCKS = 90  # each of which reads its records anew
 SECONDS_OF_A_STEP = 1.5e-6  # of stochastic gradient descent, for each record of a pass
 BYTES_OF_A_RECORD = 64
 BYTES_OF_A_FEATURE = 8  # of each record: its value is in memory twice while segments are read
+BYTES_OF_BLOCKS = 96 * 2**20  # of the block that is read, and of what is computed from it
+LARGE_BYTES = 128 * 2**20  # of records at once; where a learner can, it makes a larger fit of blocks (`learning.sums`)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,30 +50,37 @@ def fit_size(plan: Mapping[str, Any]) -> FitSize:
     )
 
 
-def fit_cost(size: FitSize, records: int) -> Cost:
-    """Return what a fit of so many records may take."""
+def fit_cost(size: FitSize, records: int, *, in_blocks: bool = False) -> Cost:
+    """Return what a fit of so many records may take; `in_blocks`: they are never all in memory."""
     weights = max(size.rows * (size.columns + PRODUCTS_OF_A_SCORE), size.encoder)
-    seconds = SECONDS_AT_LEAST + (size.passes or MOST_PASSES) * records * weights / PRODUCTS_PER_SECOND
+    passes = MOST_PASSES_OF_BLOCKS if in_blocks else size.passes or MOST_PASSES
+    seconds = SECONDS_AT_LEAST + passes * records * weights / PRODUCTS_PER_SECOND
     return Cost(
         seconds=seconds + SECONDS_OF_A_STEP * records * size.descent_passes,
-        bytes=records * (BYTES_OF_A_RECORD + BYTES_OF_A_FEATURE * size.columns),
+        bytes=BYTES_OF_BLOCKS if in_blocks else bytes_at_once(records, size.columns),
     )
 
 
-def largest_cost(size: FitSize) -> Cost:
+def bytes_at_once(records: int, columns: int) -> int:
+    """Return what a fit may need that reads so many records of so many features at once."""
+    return records * (BYTES_OF_A_RECORD + BYTES_OF_A_FEATURE * columns)
+
+
+def largest_cost(size: FitSize, *, in_blocks: bool = False) -> Cost:
     """Return what the largest of the kinds of fits may take, the first time."""
-    return fit_cost(size, size.records)
+    return fit_cost(size, size.records, in_blocks=in_blocks)
 
 
-def timing(size: FitSize, delay: Decimal, queued: float = 0.0) -> dict[str, Any]:
+def timing(size: FitSize, delay: Decimal, queued: float = 0.0, *, in_blocks: bool = False) -> dict[str, Any]:
     """Return when releases appear, for people to read beside a plan.
 
     Args:
         size: of the publication's fits.
         delay: T, in seconds; 0: a release appears when its fit is ready.
         queued: seconds that the fits of other publications may take which queue before this one's on a worker.
+        in_blocks: whether its largest fit reads its records block by block.
     """
-    largest = largest_cost(size)
+    largest = largest_cost(size, in_blocks=in_blocks)
     own = largest.seconds
     answer: dict[str, Any] = {
         "publish_delay": float(delay),

@@ -4,7 +4,8 @@ The process knows no server and no key. It gets what the step starts from, asks 
 them from the segments' folder. Everything goes through one socket, `DESCRIPTOR`, as messages:
 
 1. parent: `Task` as JSON, then the values of each item of the chain;
-2. process: `{"read": [start, stop]}`, and parent: `Located` as JSON, as often as the step reads;
+2. process: `{"read": [start, stop]}`, and parent: `Located` as JSON, as often as the step reads; and `{"noted": text}`
+   for the log;
 3. process: `{"done": true}` and the packed step; or `{"refused": [name, text]}` for one of `REFUSALS`, which follow
    from public quantities alone; or `{"failed": name, "at": place}` for any other error.
 
@@ -21,7 +22,8 @@ import select
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,12 +36,15 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.features import ReleasedMap
 from service.mechanisms.mechanism import Forgotten, Kept, Model, Part
+from service.mechanisms.scheduled.mechanism import Fitting
 from service.privacy.noise.additive import Unaffordable
+from service.publishing.blocks import LocatedBlocks, as_stored
 from service.publishing.prepared import packed, prepare
 from service.publishing.records import Located, SegmentsMissing, load
 from service.store.segment_files import SegmentDamaged
 from service.store.segment_places import open_described
 from service.streams.schema import stored_schema
+from service.worker.dask_blocks import DaskBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +62,7 @@ class Task:
     """A step to take.
 
     `stored`: the numbers of the parts that need not be packed, since they are stored already. `released`: the map that
-    makes the features, as `ReleasedMap` holds it.
+    makes the features, as `ReleasedMap` holds it. `scheduler`: of a Dask cluster that adds up blocks; None: none does.
     """
 
     schema: dict[str, Any]
@@ -68,6 +73,7 @@ class Task:
     next_version: int
     stored: tuple[int, ...]
     released: dict[str, Any] | None
+    scheduler: str | None = None
 
     def send(self, connection: Connection, chain: Sequence[Kept]) -> None:
         """Send it, and what earlier steps left."""
@@ -120,6 +126,18 @@ def _taken(task: Task, chain: Sequence[Kept], connection: Connection) -> bytes:
     def read(start: int, stop: int) -> Records:
         return load(files, lambda: located(start, stop))
 
+    def note(text: str) -> None:
+        _send(connection, {"noted": text})
+
+    def blocks(start: int, stop: int) -> LocatedBlocks:
+        mapped = partial(released.reading, schema) if released else as_stored
+        where = partial(located, start, stop)
+        if task.scheduler is None:
+            return LocatedBlocks(files=files, locate_range=where, mapped=mapped)
+        return DaskBlocks(files=files, locate_range=where, mapped=mapped, scheduler=task.scheduler, note=note)
+
+    if isinstance(mechanism, Fitting):
+        mechanism = replace(mechanism, blocks=blocks)
     reading = released.reading(schema, read) if released else read
     step = mechanism.step(task.time, chain, task.next_version, reading)
     return packed(prepare(task.start, mechanism, step, task.time), dict.fromkeys(task.stored, np.empty(0)))

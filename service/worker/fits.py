@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from service.learning.sums import SINGLE_THREADED
 from service.mechanisms.evaluation.mechanism import Evaluation
 from service.mechanisms.timing import Cost, fit_cost
 from service.privacy.accounting.composition import Slots
 from service.publishing.prepared import Prepared, prepare, unpacked
 from service.publishing.records import locate, read_records
 from service.worker.fit_process import REFUSALS, Task
+from service.worker.memory_limit import memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,11 +41,17 @@ _log = structlog.get_logger(__name__)
 SHORT_SECONDS = 5.0
 SMALL_BYTES = 128 * 2**20
 """A fit that may need more of either has a process of its own; starting it takes about a second."""
+BYTES_OF_A_PROCESS = 128 * 2**20  # before it reads records; measured: 90 MiB
+SECONDS_FOR_DASK = 2.0
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class NotWanted(Exception):
     """The step was given up: its publication was stopped, its lease is lost, or the worker stops."""
+
+
+class FitTooLarge(Exception):
+    """The step may need more memory than a process may have here. Follows from public quantities and the machine's."""
 
 
 class FitDied(Exception):
@@ -52,10 +60,13 @@ class FitDied(Exception):
 
 def next_cost(turn: Turn) -> Cost:
     """Return what the next step of a publication may cost."""
-    return fit_cost(turn.publication.owes.fit, turn.mechanism.reads(turn.time_due()))
+    records = turn.mechanism.reads(turn.time_due())
+    return fit_cost(turn.publication.owes.fit, records, in_blocks=turn.mechanism.reads_blocks(records))
 
 
-def draw(database: Database, files: SegmentFiles, turn: Turn, wanted: Callable[[], bool]) -> Prepared:
+def draw(
+    database: Database, files: SegmentFiles, turn: Turn, wanted: Callable[[], bool], scheduler: str | None = None
+) -> Prepared:
     """Take the next step of a publication, with fresh noise.
 
     Args:
@@ -63,16 +74,25 @@ def draw(database: Database, files: SegmentFiles, turn: Turn, wanted: Callable[[
         files: the segments' folder.
         turn: the publication.
         wanted: whether somebody still wants the step; asked again and again while it runs in a process of its own.
+        scheduler: of a Dask cluster, which a fit of blocks uses that may take more than `SECONDS_FOR_DASK`.
 
     Raises:
         NotWanted: `wanted` returned False.
+        FitTooLarge: it may need more memory than a process may have here.
         FitDied: the step's process was killed, or failed in a way that nobody foresaw.
         Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing: see `Mechanism.step`.
     """
     publication, cost = turn.publication, next_cost(turn)
     evaluates = isinstance(turn.mechanism, Evaluation)  # it reads models from the database, and records in pieces
-    if not evaluates and (cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES):
-        return _apart(database, files, turn, cost, wanted)
+    if not evaluates and cost.bytes + BYTES_OF_A_PROCESS > (limit := memory_limit()):
+        raise FitTooLarge(
+            f"a fit of {turn.mechanism.reads(turn.time_due())} records may need {cost.bytes / 2**20:.0f} MiB by its "
+            f"plan, beside {BYTES_OF_A_PROCESS / 2**20:.0f} MiB of its process, and a process here may have "
+            f"{limit / 2**20:.0f} MiB: give a worker more memory"
+        )
+    in_blocks = turn.mechanism.reads_blocks(turn.mechanism.reads(turn.time_due()))
+    if not evaluates and (in_blocks or cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES):
+        return _apart(database, files, turn, cost, wanted, scheduler)
     slots = publication.slots is Slots.EVALUATION
     read = turn.reading(
         partial(
@@ -84,9 +104,17 @@ def draw(database: Database, files: SegmentFiles, turn: Turn, wanted: Callable[[
     return prepare(publication.start, turn.mechanism, step, time_due)
 
 
-def _apart(database: Database, files: SegmentFiles, turn: Turn, cost: Cost, wanted: Callable[[], bool]) -> Prepared:
+def _apart(
+    database: Database,
+    files: SegmentFiles,
+    turn: Turn,
+    cost: Cost,
+    wanted: Callable[[], bool],
+    scheduler: str | None,
+) -> Prepared:
     """Take it in a process of its own."""
     publication = turn.publication
+    in_blocks = turn.mechanism.reads_blocks(turn.mechanism.reads(turn.time_due()))
     task = Task(
         schema=turn.stream.schema,
         configuration=publication.configuration,
@@ -96,12 +124,16 @@ def _apart(database: Database, files: SegmentFiles, turn: Turn, cost: Cost, want
         next_version=publication.version + 1,
         stored=tuple(turn.memory.parts),
         released=None if turn.released is None else vars(turn.released),
+        scheduler=scheduler if in_blocks and cost.seconds > SECONDS_FOR_DASK else None,
     )
-    with _process() as (process, connection):
+    with _process(SINGLE_THREADED if in_blocks else {}) as (process, connection):
         try:
             task.send(connection, turn.chain)
             while True:
                 message = _message(connection, wanted)
+                if "noted" in message:
+                    _log.warning("fit_goes_on", publication=publication.name, reason=message["noted"])
+                    continue
                 if "read" not in message:
                     break
                 where = locate(database, turn.stream, publication.start, *message["read"], labels_of=publication.id)
@@ -132,8 +164,8 @@ def command(descriptor: int) -> list[str]:
 
 
 @contextmanager
-def _process() -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-    """Start a process, and kill it afterwards."""
+def _process(more: dict[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
+    """Start a process with `more` in its environment, and kill it afterwards."""
     ours, theirs = Pipe()
     with ours:
         with theirs:
@@ -143,7 +175,7 @@ def _process() -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # what it could say there may repeat records
                 pass_fds=(theirs.fileno(),),
-                env={name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")},
+                env={name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")} | more,
             )
         try:
             yield process, ours

@@ -1,10 +1,12 @@
 """One worker process: a sealer for each primary, publishers, what keeps them informed, audits, an explorer."""
 
+import ctypes
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -25,6 +27,7 @@ from service.worker.sealer import Sealer
 from service.worker.workshop import Workshop
 
 CONFIGURATION_ERROR = 78  # sysexits.h: EX_CONFIG; whoever supervises need not try again
+M_ARENA_MAX = -8  # malloc.h
 SECONDS_TO_FINISH = 4.0  # then a fit that still runs is dropped; nothing of it was shown
 
 _log = structlog.get_logger(__name__)
@@ -54,7 +57,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
     files = open_segments(settings)
     _await("segment store", files.probe, stop)
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
-    shop = Workshop(database, files, keeper)
+    shop = Workshop(database, files, keeper, settings.dask_scheduler)
     keeper.start(end=stop)
     sealers = [Sealer(database, reader, files, keeper) for reader in readers]
     jobs = [job for sealer in sealers for job in (sealer.run, sealer.listen)]
@@ -86,6 +89,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
 
 def run(settings: Settings) -> int:
     """Works until SIGINT or SIGTERM; returns the exit status."""
+    _share_arenas()
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
@@ -97,6 +101,12 @@ def run(settings: Settings) -> int:
         print(f"perennial: {error}", file=sys.stderr)  # noqa: T201
         return CONFIGURATION_ERROR
     return 0
+
+
+def _share_arenas() -> None:
+    """Let all threads share two of glibc's arenas; else each reserves 64 MiB of addresses, which `ulimit -v` counts."""
+    with suppress(AttributeError, OSError):  # another C library has none
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
 def _await(part: str, ask: Callable[[], None], stop: threading.Event) -> None:

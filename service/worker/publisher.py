@@ -13,6 +13,7 @@ noted before anything is tried again; and after a second one at the same step th
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 
 import structlog
 
@@ -42,7 +43,7 @@ from service.store.leases import Lease, LeaseLost
 from service.store.publications import Publication
 from service.store.segment_files import SegmentDamaged
 from service.worker import fits
-from service.worker.fits import FitDied, NotWanted
+from service.worker.fits import FitDied, FitTooLarge, NotWanted
 from service.worker.turn import Turn
 from service.worker.workshop import Workshop
 
@@ -73,7 +74,7 @@ class Publisher:
         self._short = short
         self._database, self._files, self._keeper, self._bell = shop.database, shop.files, shop.keeper, shop.bell
         self._audit, self._confirmer, self._ticker, self._desk = shop.audit, shop.confirmer, shop.ticker, shop.desk
-        self._queue = shop.queue
+        self._queue, self._dask_scheduler = shop.queue, shop.dask_scheduler
         self._not_before: dict[int, float] = {}  # publications that failed in a way nobody foresaw
 
     def run(self, stop: threading.Event) -> None:
@@ -139,6 +140,9 @@ class Publisher:
             _log.info("fit_given_up", publication=publication.name)
         except DatabaseUnavailable:
             raise
+        except FitTooLarge as error:
+            _log.error("fit_too_large", publication=publication.name, reason=str(error))
+            self._again_later(publication)
         except (SegmentDamaged, SegmentsMissing) as error:
             _log.error("records_unfit", publication=publication.name, reason=str(error))
             self._again_later(publication)
@@ -289,8 +293,12 @@ class Publisher:
         if step is not None and known == state:
             return step
         try:
-            step = fits.draw(self._database, self._files, turn, lambda: self._wants(lease, turn, stop))
-        except (Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing, DatabaseUnavailable, NotWanted):
+            wanted = partial(self._wants, lease, turn, stop)
+            step = fits.draw(self._database, self._files, turn, wanted, self._dask_scheduler)
+        except (
+            *(Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing),
+            *(DatabaseUnavailable, NotWanted, FitTooLarge),
+        ):
             raise  # of public reasons alone
         except Exception as error:
             how = ""

@@ -38,8 +38,10 @@ class Desk:
 class Workshop:
     """The parts of one worker, put together."""
 
-    def __init__(self, database: Database, files: SegmentFiles, keeper: LeaseKeeper) -> None:
-        self.database, self.files, self.keeper = database, files, keeper
+    def __init__(
+        self, database: Database, files: SegmentFiles, keeper: LeaseKeeper, dask_scheduler: str | None = None
+    ) -> None:
+        self.database, self.files, self.keeper, self.dask_scheduler = database, files, keeper, dask_scheduler
         self.bell = Bell(database)
         self.confirmer = Confirmer(database, files)
         self.audit = Audit(database, files, self.confirmer, self.bell.ring)

@@ -19,7 +19,7 @@ from service.ledger import open_entry
 from service.ledger.verify import verify
 from service.publishing.records import locate
 from service.store import publications, tables
-from service.worker import fits
+from service.worker import fits, memory_limit
 from service.worker.publisher import Publisher
 from tests.conftest import wait_until
 from tests.worker.published import Bench
@@ -127,6 +127,27 @@ def test_a_limit_of_memory_ends_the_fit_and_not_the_worker(bench: Bench, apart, 
     assert bench.now().state == "halted"
     assert "failed with" in bench.now().reason
     assert "MemoryError" in bench.now().reason
+
+
+def test_a_fit_that_memory_can_not_hold_does_not_begin(bench: Bench, apart, monkeypatch, capsys):
+    """It waits for a worker with more memory; nothing is drawn, and no attempt is noted."""
+    monkeypatch.setattr(fits, "memory_limit", lambda: fits.BYTES_OF_A_PROCESS)
+    step(bench)
+    assert "may need 0 MiB by its plan" in capsys.readouterr().out
+    assert (bench.now().state, bench.counts(), attempts(bench), apart) == ("running", (0, 0), [], [])
+    monkeypatch.setattr(fits, "memory_limit", lambda: fits.BYTES_OF_A_PROCESS + 2**20)
+    step(bench)
+    assert bench.counts() != (0, 0)
+
+
+def test_the_limit_of_memory_is_the_least_of_all(monkeypatch, tmp_path):
+    whole = memory_limit.memory_limit()
+    assert whole > 2**20
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(memory_limit, "CGROUP_LIMITS", (limit,))
+    for text, expected in (("max\n", whole), (f"{2**20}\n", 2**20)):
+        limit.write_text(text)
+        assert memory_limit.memory_limit() == expected
 
 
 def test_a_damaged_segment_is_a_foreseen_end(bench: Bench, apart):

@@ -108,7 +108,8 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
         _source(connection, stream, request)
         planned = mechanism.plan()
         queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
-        tick = timing(mechanism.obligations().fit, request.delay, queued)
+        size = mechanism.obligations().fit
+        tick = timing(size, request.delay, queued, in_blocks=mechanism.reads_blocks(size.records))
         sentences = notes(planned, configuration, stream.parsed_schema)
         return planned | {"measured": accuracies, "timing": tick, "notes": sentences}
 

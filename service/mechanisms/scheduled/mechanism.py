@@ -19,9 +19,11 @@ from service.learners.noisy_gradient_descent import FAMILY as NOISY
 from service.learners.noisy_gradient_descent import NoisyGradientDescent
 from service.learners.objective_perturbation import ObjectivePerturbation
 from service.learners.output_perturbation import OutputPerturbation
+from service.learning.sums import MOST_WEIGHTS
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
 from service.mechanisms.on_schedule import OnSchedule, PlannedLearner
+from service.mechanisms.timing import LARGE_BYTES, bytes_at_once
 from service.mechanisms.units import NotForUnits, of_fits
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from service.learners.linear import LinearModelLearner
     from service.learning.losses import Floats
     from service.learning.records import Records
+    from service.learning.sums import Blocks
     from service.mechanisms.mechanism import Mechanism
     from service.privacy.accounting.groups import UnitBound
     from service.schedules.schedule import Fit, Pattern
@@ -45,7 +48,7 @@ _OF_UNITS = (
 class Learner(PlannedLearner, Protocol):
     """Makes a model of a data set, whatever was made before."""
 
-    def release(self, records: Records, n: int, center: Floats, perturbation: Any) -> Floats:
+    def release(self, records: Any, n: int, center: Floats, perturbation: Any) -> Floats:
         """Return a model of n slots near `center`, float64 of `shape`, so perturbed: it may be released."""
 
 
@@ -54,6 +57,8 @@ class Fitting(OnSchedule):
     """A publication that fits models on a schedule, each from nothing but its records and an earlier release."""
 
     learner: Learner
+    blocks: Callable[[int, int], Blocks] | None = None
+    """Opens the records of a range block by block; None: all of them are read at once"""
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
         """Fit and release what the schedule has for `time`, in order."""
@@ -62,7 +67,7 @@ class Fitting(OnSchedule):
         for fit in self.schedule.fits(time):
             parent = self._parent(fit, models)
             center = parent.parameters if parent else self.origin
-            present = read(fit.start, fit.end)
+            present = self._opened(fit) or read(fit.start, fit.end)
             records = self.slots_of(fit) if present.units is None else present.units
             if not records:  # no slot of any unit counts there
                 continue
@@ -87,6 +92,12 @@ class Fitting(OnSchedule):
             )
         return Step(releases=tuple(releases), chain=tuple(models))
 
+    def _opened(self, fit: Fit) -> Blocks | None:
+        """Return the records of a fit as blocks; None: they are read at once."""
+        if self.blocks is None or not self.reads_blocks(fit.end - fit.start):
+            return None
+        return self.blocks(fit.start, fit.end)
+
     def _parent(self, fit: Fit, models: Sequence[Model]) -> Model | None:
         """Return the model of the chain that a fit stays near; None: the origin.
 
@@ -104,6 +115,12 @@ class Scheduled(Fitting, LinearMechanism):
     """A schedule of linear models."""
 
     learner: LinearModelLearner
+
+    def reads_blocks(self, records: int) -> bool:
+        """Return whether a fit of so many slots is made of blocks. Public: by what it would need at once."""
+        learner = self.learner
+        able = isinstance(learner, OutputPerturbation) and learner.reads_blocks and learner.dimension <= MOST_WEIGHTS
+        return able and self.unit is None and bytes_at_once(records, self.learner.shape[1]) > LARGE_BYTES
 
     def check_units(self) -> None:
         """Raise NotForUnits unless the learner makes one contribution of all records of a unit."""

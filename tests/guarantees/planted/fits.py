@@ -39,3 +39,35 @@ def a_fit_whose_end_is_shown() -> None:
     from service.store import due_fits
 
     due_fits.IS_FITTING = false()
+
+
+@bug("tests/learning/test_sums.py::test_a_fit_has_the_same_bytes_in_whatever_order_its_blocks_are_added[softmax-3]")
+def blocks_whose_sums_are_rounded() -> None:
+    """Sums of doubles: a fit is another one on more machines."""
+    from service.learning import sums
+
+    wrap(sums, "_rounded", lambda true, values, exponent: tuple(map(float, true(values, exponent))))
+
+
+@bug("tests/learning/test_sums.py::test_the_gradient_at_a_fit_is_as_short_as_promised[0.01-logistic-2]")
+def a_certificate_in_single_precision() -> None:
+    """The minimiser of blocks is farther away than its noise reckons with."""
+    from service.learning.sums import SummedObjective
+
+    wrap(SummedObjective, "_pass", lambda true, problem, **options: true(problem, **options | {"roughly": True}))
+
+
+@bug("tests/worker/test_large_fits.py::test_a_fit_ends_where_records_are_erased_while_it_reads")
+def a_fit_whose_records_change_while_it_reads() -> None:
+    """A record's influence on one pass decides which records another pass reads."""
+    from service.publishing.blocks import LocatedBlocks
+
+    rewrite(LocatedBlocks._locate_again, ("again.erased != self._located.erased", "False"))
+
+
+@bug("tests/worker/test_dask_blocks.py::test_a_fit_has_the_same_bytes_on_dask_and_in_process")
+def blocks_that_are_added_twice() -> None:
+    """A record counts as often as its block is answered: on the Dask cluster, and once more in the process."""
+    from service.worker.dask_blocks import DaskBlocks
+
+    rewrite(DaskBlocks.add_up, ("left.remove(group)", "pass"))

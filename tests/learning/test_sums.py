@@ -1,0 +1,173 @@
+"""Fits by sums over blocks: the same bytes whoever adds what, and the certificate of any other fit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from service.learners.output_perturbation import OutputPerturbation
+from service.learning import sums
+from service.learning.losses import LOSSES
+from service.learning.objective import MARGIN, summed
+from service.learning.records import Records
+from service.learning.solvers import accuracy
+from service.learning.sums import Partial, Question, SummedObjective, answered, cut
+from tests.learning.test_solvers import gradient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+CASES = [("logistic", 2), ("softmax", 3), ("huber_hinge", 3), ("squared", 0)]
+
+
+@dataclass
+class Held:
+    """Blocks of records in memory; some slots are empty. `order` says how their answers are added up."""
+
+    records: Records
+    slots: int
+    order: Callable[[list[Partial]], Partial] = field(default=lambda answers: sum(answers, start=Partial()))
+    units: None = None
+
+    def read(self, start: int, stop: int) -> Records:
+        slots = self.records.in_slots(0, self.slots)
+        return self.records[(slots >= start) & (slots < stop)]
+
+    def add_up(self, question: Question, blocks: Sequence[tuple[int, int]]) -> Partial:
+        return self.order([answered(question, self.read, [each]) for each in blocks])
+
+
+def learner(name: str, classes: int, alpha: float = 0.1) -> OutputPerturbation:
+    return OutputPerturbation(
+        loss=LOSSES[name], regularization=alpha, intercept=True, norm_bound=1.0, features=3, classes=classes
+    )
+
+
+def records(slots: int, classes: int, seed: int) -> Records:
+    """Records of some of the slots, among them some that are not finite."""
+    rng = np.random.default_rng(seed)
+    present = np.sort(rng.choice(slots, slots - slots // 8, replace=False))
+    x = (rng.normal(size=(len(present), 3)) * 10.0 ** rng.integers(-3, 3)).astype(np.float32)
+    x[rng.integers(len(x), size=2)] = np.nan
+    y = rng.integers(0, classes, len(x)) if classes else rng.normal(size=len(x))
+    return Records(x=x, y=y, slots=present)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "LEAST_BLOCK", 16)
+    monkeypatch.setattr(sums, "BLOCK_VALUES", 1)
+
+
+def in_halves(answers: list[Partial]) -> Partial:
+    """Add up a random half, the other half, and the two."""
+    if len(answers) < 2:
+        return sum(answers, start=Partial())
+    random.shuffle(answers)
+    middle = random.randrange(1, len(answers))
+    return in_halves(answers[:middle]) + in_halves(answers[middle:])
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_a_fit_has_the_same_bytes_in_whatever_order_its_blocks_are_added(small_blocks, name, classes):
+    one, read = learner(name, classes), records(120, classes, 5)
+    center = np.full(one.shape, 0.25)
+    fitted = [one.fit(Held(read, 120, order), 120, center).tobytes() for order in (sum_of, in_halves, in_halves)]
+    assert len(set(fitted)) == 1
+
+
+def sum_of(answers: list[Partial]) -> Partial:
+    return sum(reversed(answers), start=Partial())
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+@pytest.mark.parametrize("alpha", [0.01, 1.0])
+def test_the_gradient_at_a_fit_is_as_short_as_promised(small_blocks, name, classes, alpha):
+    """The sum of all records' gradients is computed anew, each from its own row and without blocks, in long doubles."""
+    one, read, n = learner(name, classes, alpha), records(100, classes, 7), 100
+    center = np.random.default_rng(1).normal(size=one.shape)
+    promise = accuracy(
+        one.loss,
+        norm_bound=1.0,
+        regularization=alpha,
+        shape=one.shape,
+        records=n,
+        center_norm=float(np.linalg.norm(center)) * MARGIN,
+    )
+    fitted = one.fit(Held(read, n), n, center)
+    rows, y = one.prepared(read)
+    problem = {"loss": one.loss, "x": rows.rows(), "y": y, "records": n, "regularization": alpha, "center": center}
+    exact = gradient(problem, fitted)
+    assert float(np.linalg.norm(exact)) <= promise.tolerance
+    apart = np.linalg.norm(fitted - one.fit(read, n, center))
+    assert apart <= 2 * promise.tolerance / alpha
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_neighbours_are_never_further_apart(small_blocks, seed):
+    rng = np.random.default_rng(seed)
+    name, classes = CASES[seed % 4]
+    one, read = learner(name, classes, float(10 ** rng.uniform(-3, 1))), records(60, classes, seed)
+    changed = rng.integers(len(read.y))
+    if seed % 3:
+        x, y = read.x.copy(), read.y.copy()
+        x[changed], y[changed] = -x[changed], rng.integers(classes or 2)
+        other = Records(x=x, y=y, slots=read.slots)
+    else:
+        other = read[np.arange(len(read.y)) != changed]
+    center = rng.normal(size=one.shape)
+    fits = [one.fit(Held(each, 60), 60, center) for each in (read, other)]
+    assert np.linalg.norm(fits[0] - fits[1]) <= one.sensitivity(60, center)
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_blocks_lose_less_than_is_reserved_for_them(small_blocks, name, classes):
+    """Each block's sum against the integer that it becomes, and all integers against their double: below 2u·L·n."""
+    one, read = learner(name, classes), records(1000, classes, 3)
+    lipschitz, weights = one.setting().lipschitz, np.full(one.shape, 0.5)
+    held = Held(read, 1000)
+    problem = SummedObjective(held, one.prepared, one.loss, lipschitz, 1000, 0.1, np.zeros(one.shape))
+    blocks = cut(1000, one.shape[1])
+    question = Question(enter=one.prepared, loss=one.loss, exponent=problem.exponent, weights=weights)
+    total = held.add_up(question, blocks)
+    exact = [Fraction(0)] * one.dimension
+    for start, stop in blocks:
+        rows, y = one.prepared(held.read(start, stop))
+        _, of_block = summed(one.loss, rows, y, weights)
+        exact = [before + Fraction(float(more)) for before, more in zip(exact, of_block.ravel(), strict=True)]
+    unit = Fraction(2) ** question.exponent
+    doubles = [Fraction(float(each)) * unit for each in total.sums]
+    lost = sum((one - other) ** 2 for one, other in zip(doubles, exact, strict=True))
+    assert lost <= (2 * Fraction(2) ** -53 * Fraction(lipschitz) * 1000) ** 2
+
+
+def test_a_range_without_records_stays_at_its_centre():
+    one, center = learner("logistic", 2), np.full((1, 4), 0.5)
+    nothing = Records(x=np.zeros((0, 3), np.float32), y=np.zeros(0, np.int32), slots=np.zeros(0, np.int64))
+    assert np.array_equal(one.fit(Held(nothing, 100), 100, center), center)
+
+
+def test_more_records_than_slots_and_records_of_units_are_refused():
+    one, read = learner("logistic", 2), records(100, 2, 1)
+    center = np.zeros(one.shape)
+    with pytest.raises(ValueError, match="slots"):
+        one.fit(Held(read, 100), 10, center)
+    of_units = Records(
+        x=read.x, y=read.y, slots=read.slots, weights=np.ones(len(read.y)), units=100, owners=np.arange(len(read.y))
+    )
+    with pytest.raises(ValueError, match="units"):
+        one.fit(Held(of_units, 100), 100, center)
+
+
+@pytest.mark.parametrize(("slots", "features"), [(1, 1), (5_000_000, 33), (1000, 10**6), (2**20, 2)])
+def test_blocks_cover_a_range_and_hold_few_values(slots, features):
+    blocks = cut(slots, features)
+    assert (blocks[0][0], blocks[-1][1]) == (0, slots)
+    assert all(one[1] == another[0] for one, another in pairwise(blocks))
+    assert max(stop - start for start, stop in blocks) <= max(sums.LEAST_BLOCK, sums.BLOCK_VALUES // features)

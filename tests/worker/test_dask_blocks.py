@@ -1,0 +1,106 @@
+"""Passes on a Dask cluster: the same bytes before noise with however many workers, and whatever becomes of them."""
+# ruff: noqa: F811 - a fixture is another file's
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from service.learning.sums import Partial
+from service.publishing.blocks import LocatedBlocks, as_stored
+from service.publishing.records import locate
+from service.worker import dask_blocks
+from service.worker.dask_blocks import DaskBlocks
+from tests.worker.test_large_fits import FEATURES, learner, opened, small  # noqa: F401
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from service.learning.sums import Question
+    from tests.worker.published import Bench
+
+distributed = pytest.importorskip("distributed")
+CENTER = np.zeros((1, FEATURES + 1))
+
+
+@contextmanager
+def cluster(workers: int, **more: Any) -> Iterator[Any]:
+    with distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, dashboard_address=None, protocol="tcp", **more
+    ) as made:
+        yield made
+
+
+def on(bench: Bench, scheduler: str, notes: list[str]) -> DaskBlocks:
+    return DaskBlocks(
+        files=bench.files,
+        locate_range=lambda: locate(bench.database, bench.stream(), 0, 0, 250),
+        mapped=as_stored,
+        scheduler=scheduler,
+        note=notes.append,
+    )
+
+
+def test_a_fit_has_the_same_bytes_on_dask_and_in_process(small: Bench, monkeypatch):
+    expected, notes = learner().fit(opened(small, 0, 250), 250, CENTER), list[str]()
+    monkeypatch.setattr(LocatedBlocks, "add_up", left_to_this_process)
+    with cluster(2, processes=False) as made:
+        blocks = on(small, made.scheduler_address, notes)
+        assert np.array_equal(learner().fit(blocks, 250, CENTER), expected)
+        blocks._client.close()
+    assert notes == []
+
+
+def left_to_this_process(_blocks: LocatedBlocks, _question: Question, left: Any) -> Partial:
+    assert left == [], "Dask answers all blocks"
+    return Partial()
+
+
+def test_without_its_cluster_a_fit_goes_on_in_its_process(small: Bench, monkeypatch):
+    monkeypatch.setattr("service.worker.dask_blocks.SECONDS_TO_CONNECT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    notes: list[str] = []
+    fitted = learner().fit(on(small, nobody, notes), 250, CENTER)
+    assert np.array_equal(fitted, learner().fit(opened(small, 0, 250), 250, CENTER))
+    assert len(notes) == 1
+    assert "left alone" in notes[0]
+
+
+def test_what_fails_on_dask_is_answered_in_the_process(small: Bench, monkeypatch):
+    """As where a Dask worker does not see the segments."""
+    real = dask_blocks.answer
+    monkeypatch.setattr(dask_blocks, "answer", lambda _, *more: real((("folder", "/nowhere"),), *more))
+    notes: list[str] = []
+    with cluster(1, processes=False) as made:
+        blocks = on(small, made.scheduler_address, notes)
+        fitted = learner().fit(blocks, 250, CENTER)
+        blocks._client.close()
+    assert np.array_equal(fitted, learner().fit(opened(small, 0, 250), 250, CENTER))
+    assert "tasks failed" in notes[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("killed", [False, True], ids=["all live", "one is killed"])
+def test_a_fit_has_the_same_bytes_with_any_number_of_processes(small: Bench, workers, killed):
+    expected, notes = learner().fit(opened(small, 0, 250), 250, CENTER), list[str]()
+    with cluster(workers, processes=True) as made:
+        blocks = on(small, made.scheduler_address, notes)
+        passes, add_up = [], blocks.add_up
+
+        def kill_before_the_second(question: Question, ranges: Any) -> Partial:
+            if killed and len(passes) == 1:
+                next(iter(made.workers.values())).process.process.kill()
+            passes.append(question)
+            return add_up(question, ranges)
+
+        blocks.add_up = kill_before_the_second  # type: ignore[method-assign]
+        fitted = learner().fit(blocks, 250, CENTER)
+        blocks._client.close()
+    assert np.array_equal(fitted, expected)
+    assert len(passes) > 2

@@ -1,0 +1,209 @@
+"""Fits of more records than memory holds: they are made of blocks, in a process that could not hold all records."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from service.learners.output_perturbation import OutputPerturbation
+from service.learning import sums
+from service.learning.losses import LOSSES
+from service.ledger.verify import verify
+from service.publishing.blocks import LocatedBlocks
+from service.publishing.records import Located, SegmentsMissing, locate, read_records
+from service.store import leases, segments
+from service.worker import fits
+from tests.conftest import wait_until
+from tests.worker.published import Bench, number, published
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from service.settings import Settings
+    from tests.conftest import World
+
+FEATURES = 32
+LIMIT = 512 * 2**20
+SCHEMA = {
+    "features": FEATURES,
+    "task": {"kind": "classification", "classes": 2},
+    "norm_bound": 1.0,
+    "feature_map": None,
+}
+
+
+def configuration(**mechanism: Any) -> dict[str, Any]:
+    return {
+        "mechanism": mechanism,
+        "learner": {"kind": "output_perturbation"},
+        "privacy": {"epsilon": 1, "delta": 1e-6},
+    }
+
+
+@contextmanager
+def limited_worker(settings: Settings) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that can't have more memory, nor can any of its processes."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
+    for name in ("redis_url", "database_url", "segment_store"):
+        environment[f"PERENNIAL_{name.upper()}"] = str(getattr(settings, name))
+    command = [sys.executable, "-m", "service", "worker"]
+    process = subprocess.Popen(command, env=environment | {"PERENNIAL_METRICS_PORT": "0"})
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (LIMIT, LIMIT))
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def columns(records: int, seed: int) -> dict[str, Any]:
+    """Records whose label depends on their features."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(records, FEATURES)).astype(np.float32)
+    return {"x": x, "y": (x.sum(axis=1) > 0).astype(np.int32)}
+
+
+@contextmanager
+def stream_of(world: World, segment: int, count: int, **mechanism: Any) -> Iterator[Bench]:
+    """A publication on a stream of so many segments of so many records."""
+    with published(world, SCHEMA, configuration(**mechanism), columns(segment, 0), epsilon=2) as bench:
+        for seed in range(1, count):
+            number(bench.database, bench.files, bench.now().stream_id, columns(segment, seed))
+        yield bench
+
+
+def opened(bench: Bench, start: int, stop: int) -> LocatedBlocks:
+    return LocatedBlocks(
+        files=bench.files,
+        locate_range=lambda: locate(bench.database, bench.stream(), 0, start, stop),
+        mapped=lambda read: read,
+    )
+
+
+def learner() -> OutputPerturbation:
+    return OutputPerturbation(
+        loss=LOSSES["logistic"], regularization=0.1, intercept=True, norm_bound=1.0, features=FEATURES, classes=2
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"kind": "continual", "base": 5_000_000, "update_every": 1_000_000},
+        {"kind": "independent_batches", "batch": 5_000_000},
+    ],
+    ids=["continual", "batches"],
+)
+def test_five_million_records_are_fitted_within_512_mebibytes(world: World, mechanism: dict[str, Any]):
+    with stream_of(world, 100_000, 50, **mechanism) as bench:
+        with limited_worker(world.settings):
+            wait_until(lambda: bench.counts()[0] > 0 or bench.now().state != "running", seconds=3000)
+        assert (bench.now().state, bench.counts()) == ("running", (1, 1))
+        with bench.database.transaction() as connection:
+            assert verify(connection).findings == []
+
+
+def test_a_fit_of_blocks_needs_less_memory_than_its_records(world: World, monkeypatch):
+    """From when it asks where its records are, its process may have half as much memory more as they have."""
+    segment, count = 10_000, 8
+    started: list[subprocess.Popen[bytes]] = []
+    real = fits.subprocess.Popen
+
+    def popen(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(real(*arguments, **options))
+        return started[-1]
+
+    def located(*arguments: Any, **options: Any) -> Located:
+        pid = started[-1].pid
+        used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+        limit = used + segment * count * FEATURES * 4 // 2
+        resource.prlimit(pid, resource.RLIMIT_AS, (limit, limit))
+        return locate(*arguments, **options)
+
+    monkeypatch.setattr(fits.subprocess, "Popen", popen)
+    monkeypatch.setattr(fits, "SHORT_SECONDS", 0.0)
+    monkeypatch.setattr(fits, "locate", located)
+    monkeypatch.setattr(fits, "command", lambda number: [sys.executable, "-m", "tests.worker.in_blocks", str(number)])
+    with stream_of(world, segment, count, kind="independent_batches", batch=segment * count) as bench:
+        bench.publisher().step(threading.Event())
+        assert (bench.now().state, bench.counts()) == ("running", (1, 1))
+        with bench.database.transaction() as connection:
+            assert verify(connection).findings == []
+
+
+@pytest.fixture
+def small(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A stream of five segments, and blocks that begin and end inside of them."""
+    monkeypatch.setattr(sums, "LEAST_BLOCK", 16)
+    monkeypatch.setattr(sums, "BLOCK_VALUES", 1)
+    with stream_of(world, 50, 5, kind="independent_batches", batch=10**6) as bench:
+        yield bench
+
+
+def test_blocks_hold_the_records_of_their_range(small: Bench):
+    with small.database.transaction() as connection:
+        segments.erase(connection, small.stream().id, 70, 120)
+    whole = read_records(small.database, small.files, small.stream(), 0, 20, 210)
+    blocks = opened(small, 20, 210)
+    parts = [blocks.read(start, stop) for start, stop in sums.cut(blocks.slots, FEATURES)]
+    assert (len(parts), len(whole.y)) == (12, 140)
+    for name in ("x", "y", "slots"):
+        assert np.array_equal(np.concatenate([getattr(each, name) for each in parts]), getattr(whole, name))
+
+
+def test_a_fit_goes_on_where_files_are_put_together_while_it_reads(small: Bench):
+    expected = learner().fit(opened(small, 0, 250), 250, np.zeros((1, FEATURES + 1)))
+    blocks = opened(small, 0, 250)
+    add_up, passes = blocks.add_up, []
+
+    def merging(question: sums.Question, cut: Any) -> sums.Partial:
+        """All files become one while the second pass reads them."""
+        if len(passes) == 1:
+            merge(small)
+        passes.append(question)
+        return add_up(question, cut)
+
+    blocks.add_up = merging  # type: ignore[method-assign]
+    assert np.array_equal(learner().fit(blocks, 250, np.zeros((1, FEATURES + 1))), expected)
+    assert len(passes) > 2
+
+
+def merge(bench: Bench) -> None:
+    """As the sealer does with small neighbours."""
+    stream = bench.stream()
+    with bench.database.transaction() as connection:
+        old = segments.holding(connection, stream.id, 0, stream.records)
+        lease = leases.take(connection, leases.stream(stream.id), owner="test", seconds=600)
+        parts = [bench.files.read(stream.log, each.file, each.sha256, 0, each.stop - each.start) for each in old]
+        whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        file, sha256 = bench.files.write(stream.log, 0, stream.records, whole)
+        new = segments.Segment(start=0, stop=stream.records, file=file, sha256=sha256)
+        segments.replace(connection, lease, stream, old, [new])
+        leases.release(connection, lease)
+    for each in old:
+        bench.files.delete(stream.log, each.file)
+
+
+def test_a_fit_ends_where_records_are_erased_while_it_reads(small: Bench):
+    """Else a pass could read a record that the pass before it did not."""
+    blocks = opened(small, 0, 250)
+    blocks.read(0, 50)
+    with small.database.transaction() as connection:
+        segments.erase(connection, small.stream().id, 130, 140)
+    blocks.read(0, 250)
+    for log in small.files.logs():
+        for name in small.files.names(log):
+            small.files.delete(log, name)
+    with pytest.raises(SegmentsMissing, match="erased while"):
+        blocks.read(0, 50)
