@@ -66,7 +66,7 @@ class DaskBlocks(LocatedBlocks):
         from distributed import Client, wait
 
         if self._client is None:
-            self._client = Client(self.scheduler, timeout=SECONDS_TO_CONNECT)
+            self._client = Client(self.scheduler, timeout=SECONDS_TO_CONNECT)  # type: ignore[no-untyped-call]
         waiting = {}
         for group in groups:
             located = part_of(self.located, group[0][0], group[-1][1])
@@ -74,7 +74,7 @@ class DaskBlocks(LocatedBlocks):
             task = self._client.submit(answer, described, located, self.mapped, question, group, pure=False)
             waiting[task] = group
         while waiting:
-            done, _ = wait(list(waiting), timeout=SECONDS_OF_SILENCE, return_when="FIRST_COMPLETED")
+            done, _ = wait(list(waiting), timeout=SECONDS_OF_SILENCE, return_when="FIRST_COMPLETED")  # type: ignore[no-untyped-call]
             for task in done:
                 group = waiting.pop(task)
                 if task.status == "finished":

@@ -374,4 +374,4 @@ def leases_that_an_older_version_takes() -> None:
     """An older version goes on publishing on tables that mean something else by now."""
     from service.store import leases
 
-    rewrite(leases.take_several, (", is_served()", ""))
+    rewrite(leases._taking, (", is_served()", ""))
