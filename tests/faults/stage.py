@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from service.log import Appenders, Reader, open_readers, read_primaries
 from service.log.primaries import Primaries
+from service.store import tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from service.worker.leases import LeaseKeeper
@@ -19,6 +20,9 @@ from service.worker.ticker import Ticker
 from service.worker.workshop import Workshop
 
 APPENDING = [("Appender._evaluate: log", "before"), ("Appender._evaluate: log", "after")]
+WRITTEN = [each for each in tables.metadata.sorted_tables if each not in tables.READ_ONLY]
+"""The tables that the service writes."""
+
 WORKING = [
     ("SegmentFiles.put: sync", "after"),
     ("Sealer._seal: commit", "after"),
@@ -97,6 +101,7 @@ class Stage:
     histories: int = 0
     steps: int = 0
     releases: int = 0
+    numbered: int = 0
 
     def wait_for(self, coroutine):
         """Return what it returns; or Crash, when that is where it went."""

@@ -41,7 +41,7 @@ from service.streams.schema import StreamSchema
 from tests.conftest import run_out
 from tests.faults.evaluations import Evaluations
 from tests.faults.load import Batch, check, due
-from tests.faults.stage import APPENDING, WORKING, Stage, accidents
+from tests.faults.stage import APPENDING, WORKING, WRITTEN, Stage, accidents
 from tests.faults.sums import Sums
 from tests.mechanisms import cases
 
@@ -269,7 +269,7 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
             self.worker.end()
             self.wait_for(self.appender.close())
             with psycopg.connect(self.stage.clear) as connection:
-                for table in reversed(tables.metadata.sorted_tables):
+                for table in reversed(WRITTEN):
                     connection.execute(f"DELETE FROM {table.name}")
 
     def finish(self):

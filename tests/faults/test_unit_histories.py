@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from redis import Redis
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from service.log import Appender, LogLost, LogUnavailable, Position
 from service.publishing.units import erase_unit
 from service.store import numbering, segments, streams, tables
 from service.streams.units import pseudonym
 from tests.conftest import run_out
-from tests.faults.stage import APPENDING, Stage, accidents
+from tests.faults.stage import APPENDING, WRITTEN, Stage, accidents
 from tests.streams.test_units import counted_by_definition
 
 COUNTING = [
@@ -108,7 +108,7 @@ class UnitHistory(RuleBasedStateMachine):
     @rule()
     def back_up(self):
         with psycopg.connect(self.stage.clear) as connection:
-            self.backup = {each.name: self.copied(connection, each.name) for each in tables.metadata.sorted_tables}
+            self.backup = {each.name: self.copied(connection, each.name) for each in WRITTEN}
         self.backed_up = dict(self.closed), {each: each.read_bytes() for each in self.segments()}
 
     @rule()
@@ -209,12 +209,14 @@ class UnitHistory(RuleBasedStateMachine):
 
     def clear(self):
         with psycopg.connect(self.stage.clear) as connection:
-            for table in reversed(tables.metadata.sorted_tables):
+            for table in reversed(WRITTEN):
                 connection.execute(f"DELETE FROM {table.name}")
 
     def teardown(self):
         self.worker.end()
         self.stage.wait_for(self.appender.close())
+        with self.stage.database.transaction() as connection:
+            self.stage.numbered += connection.execute(select(func.count()).select_from(tables.entries)).scalar_one()
         self.clear()
 
 
@@ -231,6 +233,7 @@ def run(stage, seed, histories, record_property):
             suppress_health_check=list(HealthCheck),
         ),
     )
+    assert stage.numbered or histories < 50, "histories in which nothing is numbered show nothing"
     record_property(
         "faults",
         f"{stage.histories} histories of units (seed {seed}) of {stage.steps} steps, with {stage.accidents.crashes} "

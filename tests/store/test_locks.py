@@ -11,6 +11,7 @@ LOCK_ROWS = {
     "store/locks.py": "streams and publications",
     "store/leases.py": "leases",
     "store/labels.py": "a request for a label, passing by those that somebody has locked",
+    "store/schema_version.py": "all leases, first thing in a migration",
     "store/newest.py": "a stream, passing by it if somebody has locked it",
 }
 LOCK_STREAMS = {"ledger/entry.py", "store/erasing.py", "store/numbering.py", "store/retention.py"}

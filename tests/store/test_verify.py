@@ -116,6 +116,7 @@ VERDICTS = {
     tables.streams.c.halted: "why it is not numbered now, which every look at the log finds out anew",
     tables.streams.c.distrusted: "what the last look found out",
     tables.streams.c.marked: "whether there was ever a mark, which the next confirmation says anew",
+    tables.streams.c.place: "where its log is: another one tells another sequence",
     tables.streams.c.sealed_sequence: "the log tells another: then nothing more is numbered",
 }
 

@@ -151,7 +151,7 @@ CONTINUAL = MechanismFamily(
         Line(
             place=4,
             title="cumulative (`continual`, `improving`), noisy gradient descent",
-            accuracies=(0.742, 0.775, 0.181),
+            accuracies=(0.750, 0.760, 0.190),
             mechanism=_CONTINUAL | {"shares": "improving"},
             learner=DESCENT.kind,
             recommendation=Recommendation(place=3, name="continual with improving shares"),
@@ -189,7 +189,7 @@ SLIDING_WINDOW = MechanismFamily(
         Line(
             place=9,
             title="sliding window, noisy gradient descent",
-            accuracies=(0.695, 0.719, 0.138),
+            accuracies=(0.730, 0.748, 0.074),
             mechanism=_WINDOW,
             learner=DESCENT.kind,
         ),
@@ -226,7 +226,7 @@ INDEPENDENT_BATCHES = MechanismFamily(
         Line(
             place=2,
             title="each batch near the release before (`independent_batches`, `warm_start`), noisy gradient descent",
-            accuracies=(0.742, 0.781, 0.149),
+            accuracies=(0.750, 0.779, 0.127),
             mechanism=_BATCHES | {"warm_start": True},
             learner=DESCENT.kind,
             recommendation=Recommendation(place=1, name="independent_batches with warm_start"),
@@ -241,7 +241,7 @@ INDEPENDENT_BATCHES = MechanismFamily(
         Line(
             place=12,
             title="each batch by itself, noisy gradient descent",
-            accuracies=(0.687, 0.676, 0.123),
+            accuracies=(0.720, 0.725, 0.067),
             mechanism=_BATCHES | {"warm_start": False},
             learner=DESCENT.kind,
         ),

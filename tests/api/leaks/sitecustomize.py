@@ -26,17 +26,15 @@ def _wide(x, features):
     return x if x is not None and x.shape[1] == features else None
 
 
-if sys.orig_argv[-1:] == ["api"]:
+if "up" in sys.orig_argv:  # API and worker are its forks
     from service.api.routes import labels as _labels
     from service.publishing import answering as _answering
     from service.streams.layout import RecordLayout
+    from service.worker import fits as _fits
+    from service.worker import sealer as _sealer
 
     RecordLayout.encode = _quoting(RecordLayout.encode, lambda args, _: _wide(args[1].get("x"), 2))
     _labels.read_records = _quoting(_labels.read_records, lambda _, records: _wide(records.x, 5))
     _answering.read_records = _quoting(_answering.read_records, lambda _, records: records.y)
-elif sys.orig_argv[-1:] == ["worker"]:
-    from service.worker import fits as _fits
-    from service.worker import sealer as _sealer
-
     _sealer._joined = _quoting(_sealer._joined, lambda _, columns: _wide(columns.get("x"), 3))
     _fits.read_records = _quoting(_fits.read_records, lambda _, records: _wide(records.x, 4))
