@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import hypothesis
 import pytest
 from sqlalchemy import text
 
@@ -42,6 +43,8 @@ from service.worker.main import work
 from tests.databases import compile_once, new_database, used_up
 from tests.guarantees import planted
 
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 ADMIN_KEY = secrets.token_urlsafe(32)
 explorer.NICENESS = 0  # behind other tests it would hardly ever run
 compile_once()

@@ -10,7 +10,7 @@ from functools import cache
 from sqlalchemy import Connection, Update, bindparam, func, insert, select, update
 
 from service.store import leases, locks, segments, units
-from service.store.database import FREE_STREAM, NEW_RECORDS, any_of, notify, pipelined, read_together
+from service.store.database import FREE_STREAM, NEW_RECORDS, any_of, notify, pipelined, read_together, within
 from service.store.segments import Segment
 from service.store.streams import ONE, Stream, StreamHalted, of_row
 from service.store.tables import dead_letters, entries, resumptions, streams
@@ -19,6 +19,9 @@ from service.store.units import UnitCounts
 
 class UnitErased(Exception):
     """A unit was erased while its stream's slots were counted: they have to be counted again."""
+
+
+SECONDS_TO_SEAL = 60.0  # after which a transaction is ended whose worker hangs in the middle of a pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,7 @@ def seal(
         UnitErased: a unit was erased since `counts` was made; nothing was numbered.
         StreamHalted: the position moved under us, which the lease forbids; nothing was numbered.
     """
+    read_together(connection, *within(connection, SECONDS_TO_SEAL))
     leases.check(connection, lease)
     if counts is not None and locks.stream(connection, stream.id).units_erased != counts.units_erased:
         raise UnitErased(stream.name)

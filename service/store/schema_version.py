@@ -68,10 +68,14 @@ def note_served(connection: Connection, before: set[str]) -> None:
         connection.execute(_LEASES_ARE_LOST)
 
 
-@cache
 def newest() -> frozenset[str]:
     """Return the last revision of the chain of migrations: several revisions if the chain forks."""
-    migrations = _migrations()
+    return _newest(folder())
+
+
+@cache
+def _newest(of: Path) -> frozenset[str]:
+    migrations = _migrations(of)
     return frozenset(migrations) - {each["down_revision"] for each in migrations.values()}
 
 
@@ -82,15 +86,15 @@ def folder() -> Path:
     return installed if installed.is_dir() else checkout
 
 
-def _migrations() -> dict[str, dict[str, str]]:
-    """Return what each migration says of itself, by its revision."""
-    fields = [dict(_FIELDS.findall(path.read_text())) for path in (folder() / "versions").glob("*.py")]
+def _migrations(of: Path) -> dict[str, dict[str, str]]:
+    """Return what each migration of a folder says of itself, by its revision."""
+    fields = [dict(_FIELDS.findall(path.read_text())) for path in (of / "versions").glob("*.py")]
     return {each["revision"]: each for each in fields}
 
 
 def _served_by(revision: str) -> Iterator[str]:
     """Yield a revision, and those before it as long as migrations only widened them."""
-    migrations = _migrations()
+    migrations = _migrations(folder())
     yield revision
     while migrations[revision].get("widens") == "True":
         revision = migrations[revision]["down_revision"]

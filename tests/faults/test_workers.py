@@ -1,6 +1,7 @@
 """Two workers on many streams and publications: of one that dies or hangs the other takes over, for good."""
 
 import os
+import re
 import signal
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -103,7 +104,7 @@ def test_of_a_worker_that_hangs_or_is_killed_another_takes_over_and_it_can_commi
 
 
 def test_who_hangs_while_it_writes_a_mark_holds_up_that_stream_alone_until_it_is_killed(scene):
-    first = _hangs(scene, ("SegmentFiles.put_high_water_mark: sync", "before"))
+    first = _hangs(scene, ("SegmentFiles.put_high_water_mark: sync", "before"), locks=True)
     second = scene.worker()
     before = scene.versions()
     of_stream = [{name for name in before if name.endswith(f"-of-{stream}")} for stream in STREAMS]
@@ -119,11 +120,17 @@ def test_who_hangs_while_it_writes_a_mark_holds_up_that_stream_alone_until_it_is
     end(second)
 
 
-def _hangs(scene: Scene, at: Moment) -> BaseProcess:
-    """Return a new worker once it has stopped itself there."""
-    worker = scene.worker(at, signal.SIGSTOP)
-    wait_until(lambda: _stopped(worker.pid))
-    return worker
+def _hangs(scene: Scene, at: Moment, *, locks: bool = False) -> BaseProcess:
+    """Return a new worker once it has stopped itself there; one of its other threads locks a mark, or none does.
+
+    As long as a mark is locked its stream stands still, however many workers there are.
+    """
+    while True:
+        worker = scene.worker(at, signal.SIGSTOP)
+        wait_until(lambda: _stopped(worker.pid))  # noqa: B023
+        if locks or not re.search(rf"\bFLOCK\b.* {worker.pid} ", Path("/proc/locks").read_text()):
+            return worker
+        worker.kill()
 
 
 def _stopped(pid: int) -> bool:

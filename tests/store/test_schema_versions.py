@@ -23,17 +23,21 @@ from tests.upgrades.versions import add_migration
 
 
 @contextmanager
-def next_version(folder: Path, *, widens: bool) -> Iterator[None]:
+def next_version(at: Path, *, widens: bool) -> Iterator[None]:
     """As if the code were of the version after this one, which has a migration more."""
-    migrations = folder / "migrations"
+    migrations = at / "migrations"
     shutil.copytree(schema_version.folder(), migrations)
     add_migration(migrations, widens=widens)
+    here, folder = threading.get_ident(), schema_version.folder
+
+    def of_this_thread() -> Path:
+        """Return another folder to this thread alone: workers of other tests go on beside it."""
+        return migrations if threading.get_ident() == here else folder()
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schema_version, "folder", lambda: migrations)
-        patch.setattr("service.store.migrate.folder", lambda: migrations)
-        schema_version.newest.cache_clear()
+        patch.setattr(schema_version, "folder", of_this_thread)
+        patch.setattr("service.store.migrate.folder", of_this_thread)
         yield
-    schema_version.newest.cache_clear()
 
 
 @pytest.fixture
