@@ -8,7 +8,7 @@ OUT_OF_REACH = range(10_000, 32_768)  # Linux gives higher ones to connections a
 
 
 def free_port() -> int:
-    """Return a port on which nobody listens, and which no connection takes in the meantime."""
+    """Return a free port below the range that the system gives to outgoing connections, so that none takes it."""
     while True:
         port = random.SystemRandom().choice(OUT_OF_REACH)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

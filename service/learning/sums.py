@@ -2,8 +2,8 @@
 
 Statement. J, its gradient and its certificate are those of `solvers`, to the same E. A pass over the records asks every
 block the same question, and a block answers with integers, multiples of a public 2^exponent. Integers add up exactly in
-any order. The blocks are fixed by the number of slots and of features. So a pass has the same result whoever takes
-which blocks, in whatever order, and however often a block is done again; and what a solver does follows from that.
+any order. The blocks are fixed by the number of slots and of features. So a pass has the same result on any number
+of processes, in any order, and where a block is done twice. A solver reads nothing but these results.
 
 Rounding. The sum of a block's gradients is computed by the very lines that the bound in `solvers` is about (`summed`).
 Between blocks nothing is lost, where it says 4u·L for the compensated addition of chunks: that much is lost in blocks.

@@ -63,7 +63,7 @@ def park(
 def open_ticks(connection: Connection, streams: Sequence[int]) -> list[tuple[StreamLedger, list[Waiting]]]:
     """Return the ledgers of streams, each with its parked steps whose tick has come, for as long as they may take.
 
-    It waits for the lock of a single stream. Several streams are returned without those that somebody else has locked.
+    For one stream it waits until it gets the lock; several streams come without those that another transaction locks.
     """
     if not (waiting := parked.due(connection, streams, limit=MOST_AT_ONCE)):
         return []

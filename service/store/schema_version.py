@@ -49,7 +49,7 @@ def is_served() -> ColumnElement[bool]:
 
 
 def stop_leases(connection: Connection) -> None:
-    """Let nobody take a lease or commit with one until the migration's transaction ends: first thing in it."""
+    """Lock all leases until the migration's transaction ends, so that nobody takes one or commits with one before."""
     if _exists(connection, "leases"):
         connection.execute(_LEASES_STAND_STILL)
 

@@ -2,7 +2,7 @@
 
 Dask only makes a fit faster. Blocks that failed there are answered in this process. Where the cluster can't be reached,
 or answers nothing for `SECONDS_OF_SILENCE`, the fit goes on without it. Records don't travel, but the paths of segments
-and the sums of blocks do, which are as secret as records; whoever reaches a Dask port can run code (docs/SECURITY.md).
+and the sums of blocks do, which are as secret as records; whoever reaches a Dask port can run code (SECURITY.md).
 """
 
 from __future__ import annotations
@@ -99,5 +99,5 @@ def answer(
 
 @lru_cache(maxsize=4)
 def _opened(described: tuple[tuple[str, Any], ...]) -> SegmentFiles:
-    """Open the files once, so that the hash of each is checked once for as long as nobody touches it."""
+    """Return the files, opened once for each Dask worker, which then checks the hash of each file once."""
     return open_described(dict(described))

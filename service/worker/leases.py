@@ -40,7 +40,7 @@ class LeaseKeeper:
         self.drop(*list(self._held.values()))
 
     def take(self, resource: str, *, instead: Lease | None = None) -> Lease | None:
-        """The lease, unless somebody holds it, one of our own threads included; `instead` of one that is given back."""
+        """Give back the lease `instead`, and take another in the same transaction; None: somebody holds it."""
         given = [] if instead is None else [instead]
         self._forget(given)
         with self._database.transaction() as connection:

@@ -60,7 +60,7 @@ def known(client: httpx.Client, url: str, directly: list[bool]) -> None:
 
 
 def answered_directly(post: Callable[[], httpx.Response], directly: list[bool]) -> httpx.Response:
-    """Return the first answer without the framework: whenever somebody makes a key, all are looked up again."""
+    """Post until the answer comes without the framework; after each new key the API looks up all keys again."""
     answers: list[httpx.Response] = []
     wait_until(lambda: answers.append(post()) or directly[-1])
     return answers[-1]

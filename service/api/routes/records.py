@@ -163,7 +163,7 @@ async def _read(request: Request, shared: Services, stream: Stream, held: Body, 
 
 
 def slow(layout: RecordLayout, size: float) -> bool:
-    """Return whether to read a body of so many bytes takes so long that nobody should wait for it."""
+    """Return whether a body of so many bytes takes so long to read that other requests would wait for it."""
     return layout.reads_text or (bool(layout.names) and size > INLINE_NAMED_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""Bugs of units that somebody sees who looks at releases."""
+"""Bugs of units that audits of releases must notice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AUDIT = "tests/guarantees/test_unit_audits.py::test_nobody_can_tell_two_persons
 
 @bug(f"{_AUDIT}[independent_batches]")
 def a_person_who_is_protected_as_a_record_is() -> None:
-    """The capacity is not divided by the group factor, seen by somebody who looks at the releases."""
+    """The capacity is not divided by the group factor; an audit of released models has to notice."""
     a_slot_that_is_charged_what_its_unit_was_promised()
 
 
