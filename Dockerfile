@@ -26,10 +26,11 @@ RUN /opt/backend/bin/python -m hatchling build -t wheel -d /build/dist \
 
 FROM python:3.13-slim-trixie
 
-# A number, so that Kubernetes can see that it is not root. The folder is for a volume: workers keep their segments there.
+# A number, so that Kubernetes can see that it is not root. The folders are for volumes: segments, and copies of those that an object store has.
 RUN groupadd --gid 10001 perennial \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin perennial \
-    && install -d -o 10001 -g 10001 -m 0700 /var/lib/perennial /var/lib/perennial/segments
+    && install -d -o 10001 -g 10001 -m 0700 /var/lib/perennial \
+        /var/lib/perennial/segments /var/lib/perennial/copies
 
 COPY --from=build /opt/perennial /opt/perennial
 

@@ -38,17 +38,18 @@ demo: venv
 	$(BIN)/python -m demo
 
 # Each process has servers of its own; tests of one file stay together. Half of the tests wait most of the time, for a
-# lease, a tick or another process: so there are twice as many processes as two cores need. Tests of times come first,
-# beside the lint, while nothing else runs; there all modules of tests are compiled, once instead of in each process.
+# lease, a tick or another process: so there are three processes for each of two cores, which with two for each worked
+# three quarters of the time. Tests of times come first, beside the lint, while nothing else runs; there all modules of
+# tests are compiled, once instead of in each process.
 # Dozens of programs start, so bytecode is kept, whatever the shell says.
 test: export PYTHONDONTWRITEBYTECODE =
 test: venv browser
 	$(MAKE) --no-print-directory --jobs 2 check times
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder -m "not alone"
 
 times: export PYTHONDONTWRITEBYTECODE =
 times: venv
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m alone $$(grep -rl 'mark\.alone' tests)
 
 # What `make test` leaves out: exhaustive cases, long attacks and histories, every planted bug, and a sample of mutants.
 # It takes hours.
@@ -58,6 +59,7 @@ test-long: venv browser
 	$(BIN)/python -m pytest --numprocesses 2 --dist load --planted tests/guarantees/test_planted.py
 	$(BIN)/python -m pytest --timeout 7200 tests/faults tests/api/test_mutations.py \
 		--kills 200 --failovers 30 --restores 50 --histories 300 --mutations 100000
+	$(BIN)/python -m pytest --timeout 7200 --long tests/faults/test_simulator.py tests/faults/test_kill.py --kills 40 --histories 50
 	$(BIN)/python -m pytest --timeout 7200 tests/guarantees/test_timing.py --guesses 600
 	$(BIN)/python -m pytest --timeout 7200 --long tests/guarantees/test_closed_thresholds.py --trials 2000
 	$(MAKE) mutation
@@ -88,7 +90,7 @@ docs: venv
 # What is installed to run is what was tested: the second file takes its versions from the first.
 lock: venv
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev pyproject.toml -o requirements-dev.lock
-	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --constraints requirements-dev.lock --extra objects pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --constraints requirements-dev.lock --extra objects --extra dask pyproject.toml -o requirements.lock
 
 clean:
 	rm -rf .venv

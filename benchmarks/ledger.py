@@ -31,11 +31,12 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism
 from service.publishing.prepared import prepare
 from service.settings import Settings
-from service.store import leases, parts, publications, streams, tables
+from service.store import leases, publications, streams, tables
 from service.store.database import Database
 from service.store.migrate import migrate
 from service.store.publications import NewPublication
 from service.store.segment_files import SegmentFiles
+from service.store.unwritten import Memory
 from service.streams.schema import StreamSchema
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
@@ -100,7 +101,7 @@ class Simulated:
         lease = keeper.take(leases.publication(made.id))
         assert lease is not None
         self.lease = lease
-        memory = parts.Memory(parts={}, digest=None)
+        memory = Memory(parts={}, digest=None)
         self.turn = Turn(made, replace(stream, records=2**40), self.mechanism, memory, {})
 
     def publish(self, times: int) -> list[float]:

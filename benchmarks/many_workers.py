@@ -9,6 +9,7 @@ worker that is killed wait for the other one.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -16,9 +17,15 @@ from typing import TYPE_CHECKING
 
 import orjson
 import psycopg
+from redis import Redis
 
 from benchmarks.serving import Connection, Service, service
 from benchmarks.soak import processor_seconds
+from service.ledger import open_ledger
+from service.log.connection import state_key
+from service.store import publications, streams
+from service.store.database import Database
+from service.store.publications import NewPublication
 
 if TYPE_CHECKING:
     import subprocess
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 FEATURES = 2
 BLOCK = 10
 PROBES = 200
+MADE_TOGETHER = 50
 IDLE_SECONDS = 30.0
 HANG_SECONDS = 1800.0
 LOOK_SECONDS = 0.05
@@ -80,21 +88,16 @@ class Measured:
 class Scene:
     """Streams with two publications each, and workers."""
 
-    def __init__(self, running: Service, streams: int) -> None:
+    def __init__(self, running: Service, count: int) -> None:
         self.running = running
         self.database = psycopg.connect(running.database_url.replace("+psycopg", ""), autocommit=True)
-        self.names = [running.stream(FEATURES) for _ in range(streams)]
-        for name in self.names:
-            for _ in range(2):
-                running.make(
-                    "publications",
-                    {
-                        "stream": name,
-                        "mechanism": MECHANISM,
-                        "learner": LEARNER,
-                        "privacy": {"epsilon": 1, "delta": 0},
-                    },
-                )
+        first = running.stream(FEATURES)
+        privacy = {"epsilon": 1, "delta": 0}
+        for _ in range(2):
+            running.make(
+                "publications", {"stream": first, "mechanism": MECHANISM, "learner": LEARNER, "privacy": privacy}
+            )
+        self.names = [first, *_more_like(running, first, count - 1)]
 
     def number(self, query: str, *bound: object) -> float:
         """The number that a query answers."""
@@ -146,21 +149,47 @@ class Scene:
         return time.perf_counter() - began
 
 
-def measured(streams: int, workers: int) -> Measured:
-    """One scene from start to end."""
-    measures = Measured(streams, workers)
+def _more_like(running: Service, first: str, count: int) -> list[str]:
+    """Make streams with publications like those of the first one; the API would take minutes for a thousand."""
+    database, log = Database(running.database_url), Redis.from_url(running.redis_url)
+    names = [f"{first}-{number}" for number in range(count)]
+    for start in range(0, count, MADE_TOGETHER):
+        with database.transaction() as connection:
+            model = streams.find(connection, first)
+            assert model is not None
+            of_first = publications.of_stream(connection, model.id)
+            for name in names[start : start + MADE_TOGETHER]:
+                log_name = secrets.token_hex(16)
+                log.hset(state_key(log_name), mapping={"log": log_name, "sequence": 0, "total": 0, "trimmed": 0})
+                alike = {each: getattr(model, each) for each in ("schema", "retention", "epsilon", "delta", "place")}
+                stream = streams.create(connection, name=name, log=log_name, **alike)
+                for each in of_first:
+                    ledger = open_ledger(connection, stream.id)
+                    settings = {field: getattr(each, field) for field in _ALIKE}
+                    ledger.admit(NewPublication(name=f"{name}-{each.name}", obligations=each.owes, **settings))
+    database.close()
+    log.close()
+    return names
+
+
+_ALIKE = ("start", "configuration", "plan", "kind", "epsilon", "delta", "due", "publish_delay")
+
+
+def measured(count: int, workers: int) -> Measured:
+    """One scene from start to end, of so many streams."""
+    measures = Measured(count, workers)
     with service(worker=False, max_key_requests=1e9) as running, contextlib.ExitStack() as stack:
-        scene = Scene(running, streams)
+        scene = Scene(running, count)
         for name in scene.names:
             scene.post(name)
         before = _busy()
         killed = [stack.enter_context(running.worker()) for _ in range(workers)]
-        measures.first_models = scene.wait(_RELEASED, 2 * streams)
+        measures.first_models = scene.wait(_RELEASED, 2 * count)
         measures.first_models_processor = _busy() - before
         measures.shares = [row[0] for row in scene.database.execute(_SHARES)]
         scene.settle()
-        step = max(1, streams // PROBES)
-        measures.numbered = [scene.seconds_to_number(scene.names[(each * step) % streams]) for each in range(PROBES)]
+        step = max(1, count // PROBES)
+        measures.numbered = [scene.seconds_to_number(scene.names[(each * step) % count]) for each in range(PROBES)]
         if workers > 1:
             _take_over(scene, killed[0], measures)
         scene.settle()

@@ -229,6 +229,7 @@ class Turn:
 
     rate: float  # answers per second
     client: float  # part of one core that the client took
+    requests: int
 
 
 def turn(port: int, sent: bytes, status: int, *, seconds: float, connections: int) -> Turn:
@@ -254,4 +255,4 @@ def turn(port: int, sent: bytes, status: int, *, seconds: float, connections: in
     for thread in threads:
         thread.join()
     took = time.perf_counter() - began
-    return Turn(sum(counts) / took, (time.process_time() - busy) / took)
+    return Turn(sum(counts) / took, (time.process_time() - busy) / took, sum(counts) + connections)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import statistics
 import threading
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from benchmarks.processes import busy_seconds, processes
 from benchmarks.serving import Connection, Service, service, turn
 
 FEATURES = 32
@@ -92,7 +92,7 @@ class Memory(threading.Thread):
 def memory() -> dict[str, float]:
     """By name, what the processes that this one started have."""
     mebibytes = dict.fromkeys(PROCESSES, 0.0)
-    for pid, name in processes().items():
+    for pid, name in processes(PROCESSES).items():
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss:"):
@@ -103,31 +103,9 @@ def memory() -> dict[str, float]:
 def processor_seconds() -> dict[str, float]:
     """By name, how long the processes that this one started have kept a processor busy."""
     seconds = dict.fromkeys(PROCESSES, 0.0)
-    for pid, name in processes().items():
-        with contextlib.suppress(OSError):
-            user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-            seconds[name] += (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    for pid, name in processes(PROCESSES).items():
+        seconds[name] += busy_seconds(pid)
     return seconds
-
-
-def processes() -> dict[int, str]:
-    """The processes that this one started, with their names."""
-    parents, commands = {}, {}
-    for path in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(path.name)
-            parents[pid] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            commands[pid] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    names = {
-        pid: next((name for name, part in PROCESSES.items() if part in each), None) for pid, each in commands.items()
-    }
-    return {pid: name for pid, name in names.items() if name is not None and _descends(pid, parents)}
-
-
-def _descends(pid: int, parents: dict[int, int]) -> bool:
-    while pid in parents and pid != os.getpid():
-        pid = parents[pid]
-    return pid == os.getpid()
 
 
 def p(took: list[float], part: float) -> str:

@@ -179,6 +179,26 @@ def copy_segments(
 
 
 @app.command()
+def move_stream(
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    place: Annotated[int, typer.Argument(help="Number of the primary in PERENNIAL_REDIS_URL, from 1.")],
+) -> None:
+    """Move a stream's log to another primary of the list, or finish that; run it again if it was stopped."""
+    with loading():
+        settings = _settings(servers=True, database=True)
+        from service.log import LogUnavailable, LogUnsuitable
+        from service.store.database import DatabaseUnavailable
+        from service.worker.moving import Immovable, run
+
+    try:
+        run(settings, stream, place, typer.echo)
+    except (Immovable, LogUnsuitable) as impossible:
+        _fail(str(impossible))
+    except (LogUnavailable, DatabaseUnavailable) as away:
+        _fail(f"nothing was lost, run it again: {away}")
+
+
+@app.command()
 def plan(
     file: Annotated[Path, typer.Argument(help='JSON: {"stream":{…},"publication":{…}}; - reads standard input.')],
 ) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import structlog
 
+from service.tracebacks import place_of
+
 request: ContextVar[str | None] = ContextVar("request", default=None)
 """The id of the request that is being answered."""
 
@@ -60,11 +62,3 @@ class _OneLine(logging.Formatter):
         line: dict[str, Any] = {"event": message, "logger": record.name, "error": error, "at": place}
         line["level"] = record.levelname
         return str(structlog.processors.JSONRenderer()(None, "", _with_request(None, "", line)))
-
-
-def place_of(error: BaseException) -> str:
-    """Where an error was raised: file and line."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"

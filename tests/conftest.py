@@ -21,6 +21,7 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,12 +83,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             (left if bool(item.get_closest_marker(mark)) == wanted else other).append(item)
         config.hook.pytest_deselected(items=other)
         items[:] = left
-    # Processes take a file after the other: who begins the longest ones last ends long after the others, so those come
-    # first, then others that wait for servers. Short files that only compute are spread among all of them, since the
-    # processors would idle otherwise.
+    # Processes take a file after the other: who begins a long one last ends long after the others. So slow ones come
+    # first, then those of many tests, and last those of one or two. Files that only compute are spread among those that
+    # wait for servers, since the processors would idle otherwise.
+    tests = Counter(item.path for item in items)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     serving = {item.path for item in items if "servers" in getattr(item, "fixturenames", ())}
-    files = sorted(dict.fromkeys(item.path for item in items), key=lambda path: path not in slow)
+    files = sorted(tests, key=lambda path: (path not in slow, -tests[path]))
     kinds = [each for each in files if each in slow | serving], [each for each in files if each not in slow | serving]
     place = {path: (number + 0.5) / len(kind) for kind in kinds for number, path in enumerate(kind)}
     items.sort(key=lambda item: place[item.path])
@@ -109,9 +111,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> str:
     """Return the seed of all random choices of a test of faults; it is printed when the test fails."""
-    chosen = request.config.getoption("--seed") or str(secrets.randbelow(2**32))
+    chosen = choose_seed(request.config)
     print(f"--seed {chosen}")
     return chosen
+
+
+def choose_seed(config: pytest.Config) -> str:
+    """Return the seed that `--seed` says, or a new one."""
+    return config.getoption("--seed") or str(secrets.randbelow(2**32))
 
 
 def unique(kind: str) -> str:

@@ -46,6 +46,7 @@ from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
 from service.store.segment_places import open_segments
+from service.tracebacks import place_of
 
 _log = structlog.get_logger(__name__)
 
@@ -55,6 +56,24 @@ SECONDS_TO_ANSWER = 20.0  # of the database, to anything that a request asks it
 _DESCRIPTION = """Continually published private models of a stream, with a ledger of what every record has spent.
 
 Records come in over `/v1/streams`, models go out over `/v1/publications`. Errors are `application/problem+json`."""
+
+
+class Application(FastAPI):
+    """The framework's application; what can be answered at once is answered before it (`ready`).
+
+    As middleware of the framework, behind three of its own, it took 4 µs more of processor time (least of many).
+    """
+
+    ready: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        scope["app"] = self
+        await self.ready(scope, receive, send)
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request by the framework."""
+        await super().__call__(scope, receive, send)
 
 
 def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAPI:
@@ -101,7 +120,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
             await appender.close()
             database.close()
 
-    app = FastAPI(
+    app = Application(
         title="Perennial",
         version=version("perennial"),
         description=_DESCRIPTION,
@@ -138,8 +157,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
     if metrics_port is not None:
         app.add_middleware(metrics.MetricsPort, port=metrics_port)
     app.add_middleware(Outermost)
-    app.add_middleware(ReadyReleases, metrics_port=metrics_port)
-    app.add_middleware(ReadyAppends, metrics_port=metrics_port)
+    app.ready = ReadyAppends(ReadyReleases(app.answer, metrics_port), metrics_port)
     _complete_openapi(app)
     return app
 
@@ -204,7 +222,7 @@ class Outermost:
         try:
             await self._app(scope, receive, complete)
         except Exception as error:
-            _log.error("unexpected_error", error=type(error).__name__, at=logs.place_of(error))
+            _log.error("unexpected_error", error=type(error).__name__, at=place_of(error))
             if started:
                 raise
             problem = Problem(

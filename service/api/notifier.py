@@ -35,7 +35,8 @@ class Notifier:
     async def wait(event: asyncio.Event, seconds: float) -> None:
         """Wait until the event is set, or the time is up."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), seconds)
+            async with asyncio.timeout(seconds):  # `wait_for` would wake a task for each who waits, beside his own
+                await event.wait()
 
     @contextlib.asynccontextmanager
     async def waiting(self, publication: str) -> AsyncIterator[asyncio.Event]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 from fastapi import Response
+from starlette.requests import ClientDisconnect
 
 from service.api.http.bodies import INLINE_BYTES
-from service.api.http.headers import completed, next_request, request_id
+from service.api.http.whole_answers import head, send_whole
 from service.api.ready_keys import ready_key
 from service.api.routes import metrics
 from service.api.routes.records import (
@@ -28,9 +29,10 @@ from service.api.routes.records import (
 from service.streams.batches import READERS
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from service.api.http.headers import Header
+    from service.api.http.flight import Body
+    from service.api.http.whole_answers import Head
     from service.api.services import Services
     from service.store.keys import Key
     from service.store.streams import Stream
@@ -54,11 +56,12 @@ class ReadyAppends:
     """Append batches of known streams that known keys send, without the framework.
 
     Whatever is not plain goes on to the application as if nothing had been here: a key or a stream that has to be
-    looked up, a key that asks too often or may not write, a packed body, a large one, one that is not all here, a
+    looked up, a key that asks too often or may not write, a packed body, a large one, one of no declared length, a
     header in several lines. A request that is refused later goes there with its error: only the application refuses.
 
     Numbers, as processor time of a request of one record between the server and the log, reading it included, the least
-    of many on two shared cores: JSON 66 µs (through the application 101), NDJSON 67 (125), Arrow 58 (92).
+    of many on two shared cores: JSON 66 µs (through the application 101), NDJSON 67 (125), Arrow 58 (92). Answers and
+    commands to the log have become cheaper since (http/connections.py, log/commands.py).
     """
 
     def __init__(self, app: ASGIApp, metrics_port: int | None = None) -> None:
@@ -72,21 +75,15 @@ class ReadyAppends:
         began = scope[metrics.BEGAN] = time.perf_counter()
         scope["perennial.key"] = ready.key
         ready.shared.requests.count(ready.key.id)
-        message = await receive()
-        if message["type"] != "http.request" or message.get("more_body"):
-            await self._app(scope, _again(message, receive), send)
-            return
         try:
-            body = orjson.dumps(await _appended(ready, message["body"]))
+            body = orjson.dumps(await _appended(ready, receive))
         except Exception as error:  # noqa: BLE001 - the application answers it
             scope[REFUSED] = error
             await self._app(scope, receive, send)
             return
         scope["route"] = POST
         metrics.answered(scope, 202, time.perf_counter() - began)
-        headers = [*_headers(len(body)), request_id(next_request())]
-        await send({"type": "http.response.start", "status": 202, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send_whole(scope, send, 202, _head(len(body)), body)
 
     def _find(self, scope: Scope) -> Ready | None:
         path, headers = _PATH.fullmatch(scope["path"]), dict(scope["headers"])
@@ -116,7 +113,7 @@ def _reads_at_once(shared: Services, stream: Stream, headers: dict[bytes, bytes]
     )
 
 
-async def _appended(ready: Ready, body: bytes) -> dict[str, object]:
+async def _appended(ready: Ready, receive: Receive) -> dict[str, object]:
     """Return the answer. Raises what the application raises where it refuses."""
     shared, stream = ready.shared, ready.stream
     secret = None if stream.unit_secret_digest is None else shared.secrets[stream.id]
@@ -125,7 +122,7 @@ async def _appended(ready: Ready, body: bytes) -> dict[str, object]:
         only_once(shared, stream, ready.key, ready.idempotency_key) as scope,
         shared.in_flight.body(ready.key.id) as held,
     ):
-        held.resize(len(body))
+        body = await _body(receive, held)
         with refusals(shared.settings, most):
             batch = read_batch(body, ready.kind, stream, most, secret, known_again=scope is not None)
         return await append(shared, stream, batch, scope)
@@ -139,17 +136,22 @@ def _kind(content_type: bytes | None) -> str | None:
     return kind if kind in READERS else None
 
 
-def _again(message: Message, receive: Receive) -> Receive:
-    """Return a function that receives a message that came already, then what comes."""
-    first = [message]
-
-    async def receive_all() -> Message:
-        return first.pop() if first else await receive()
-
-    return receive_all
+async def _body(receive: Receive, held: Body) -> bytes:
+    """Return the whole body, which the connection keeps to its declared length. Raises ClientDisconnect."""
+    pieces, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece = message.get("body", b"")
+        size += len(piece)
+        held.resize(size)
+        pieces.append(piece)
+        more = message.get("more_body", False)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @lru_cache(maxsize=256)
-def _headers(size: int) -> list[Header]:
-    """Return the headers of an answer of so many bytes."""
-    return completed(Response(bytes(size), media_type="application/json").raw_headers)
+def _head(size: int) -> Head:
+    """Return the head of an answer of so many bytes."""
+    return head(Response(bytes(size), media_type="application/json"))

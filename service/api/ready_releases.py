@@ -7,8 +7,8 @@ import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from service.api.http.headers import completed, next_request, request_id
 from service.api.http.representations import VERSION_HEADERS, choose, latest_headers, unchanged
+from service.api.http.whole_answers import head, send_whole
 from service.api.ready_keys import ready_key
 from service.api.routes import metrics
 from service.api.routes.releases import LATEST, VERSION
@@ -16,8 +16,8 @@ from service.api.routes.releases import LATEST, VERSION
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from service.api.http.headers import Header
     from service.api.http.representations import Representation
+    from service.api.http.whole_answers import Head
     from service.api.services import Services
     from service.store.keys import Key
 
@@ -28,7 +28,7 @@ class Ready(NamedTuple):
     """An answer, but for the id of its request."""
 
     status: int
-    headers: list[Header]
+    head: Head
     body: bytes
 
 
@@ -54,9 +54,7 @@ class ReadyReleases:
             await self._app(scope, receive, send)
             return
         metrics.answered(scope, ready.status, time.perf_counter() - began)
-        headers = [*ready.headers, request_id(next_request())]
-        await send({"type": "http.response.start", "status": ready.status, "headers": headers})
-        await send({"type": "http.response.body", "body": ready.body})
+        await send_whole(scope, send, ready.status, ready.head, ready.body)
 
     def _find(self, scope: Scope) -> Ready | None:
         path = _PATH.fullmatch(scope["path"])
@@ -87,19 +85,17 @@ def _release(
     if newest is None or version is None or version > (newest.latest or 0):
         return None
     if unchanged(representation.tag(version), tag):
-        return Ready(304, _headers(publication, version, representation, None, by_number=bool(number)), b"")
+        return Ready(304, _head(publication, version, representation, None, by_number=bool(number)), b"")
     body = shared.rendered.get((newest.promise, version, representation.name))
     if body is None:
         return None
-    return Ready(200, _headers(publication, version, representation, len(body), by_number=bool(number)), body)
+    return Ready(200, _head(publication, version, representation, len(body), by_number=bool(number)), body)
 
 
 @lru_cache(maxsize=1024)
-def _headers(
-    publication: str, version: int, representation: Representation, size: int | None, *, by_number: bool
-) -> list[Header]:
-    """Return the headers of a version whose body has so many bytes; None: it is unchanged."""
+def _head(publication: str, version: int, representation: Representation, size: int | None, *, by_number: bool) -> Head:
+    """Return the head of a version whose body has so many bytes; None: it is unchanged."""
     own = VERSION_HEADERS if by_number else latest_headers(publication, version)
     if size is None:
-        return completed(representation.answer(publication, version, None, own).raw_headers)
-    return completed(representation.answer(publication, version, b"", own | {"Content-Length": str(size)}).raw_headers)
+        return head(representation.answer(publication, version, None, own))
+    return head(representation.answer(publication, version, b"", own | {"Content-Length": str(size)}))

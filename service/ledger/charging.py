@@ -17,20 +17,10 @@ from service.ledger.spending import Counted
 from service.privacy.currency import Currency
 from service.store import digests, tables
 from service.store.charges import AS_SERVED, digest, intact, served
-from service.store.database import read_together
+from service.store.database import read_together, write
 from service.store.publications import Publication
 from service.store.streams import Stream
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewCharge:
-    """The price of one fit for every record of [start, stop), in its publication's currency: ε if pure, ρ if not."""
-
-    start: int
-    stop: int
-    version: int | None
-    amount: float
-
+from service.store.unwritten import NewCharge
 
 # The newest charge of a stream, all null if there is none, and the time by the only clock that all workers share.
 _newest = (
@@ -119,9 +109,9 @@ def append(connection: Connection, charged: Charged) -> Stream:
         {name: value for name, value in row.items() if name not in ("publication", "end")} | of | {"stop": row["end"]}
         for row in charged.charges
     ]
-    connection.execute(_INSERT, stored)
+    write(connection, _INSERT, *stored)
     for statement, changed in charged.counted.writes:
-        connection.execute(statement, changed)
+        write(connection, statement, *changed)
     newest = charged.charges[-1]
     stream = charged.stream.redrawn(charged.publication.slots, charged.counted.grain)
     return replace(stream, charges=newest["id"], head=newest["hash"])

@@ -5,7 +5,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from service.ledger.reservations import settle
-from service.store import attempts, labels, parked, parts, publications
+from service.store import attempts, labels, parked, parts, publications, waits
 from service.store.publications import Publication
 
 
@@ -16,7 +16,7 @@ def end(connection: Connection, publication: Publication, state: str, reason: st
     """
     if publication.state != "running":
         return publication
-    for each in (parts, labels, attempts):
+    for each in (parts, labels, attempts, waits):
         each.forget(connection, publication.id)
     parked.drop(connection, publication.id)
     ended = replace(publication, state=state, reason=reason)

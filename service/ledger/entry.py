@@ -19,11 +19,12 @@ from fractions import Fraction
 from sqlalchemy import Connection
 
 from service.ledger import admission, charging, ending
-from service.ledger.charging import Charged, NewCharge
+from service.ledger.charging import Charged
 from service.store import locks, streams
 from service.store.leases import Lease
 from service.store.publications import NewPublication, Publication
 from service.store.streams import Stream
+from service.store.unwritten import NewCharge
 
 
 @dataclass(frozen=True, kw_only=True)

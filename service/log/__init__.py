@@ -11,7 +11,8 @@ All keys of a stream carry the same hash tag and live in one slot of a cluster.
 from service.log.appender import Appended, Appender, Backlog, BacklogFull, IdempotencyConflict, Resumed
 from service.log.appenders import Appenders, LogState, Numbered
 from service.log.cluster import ClusterPrimaries
-from service.log.connection import LogUnavailable, Position
+from service.log.connection import LogClosed, LogUnavailable, Position
+from service.log.move import MovedLog, Overtaken
 from service.log.opening import open_readers, read_primaries
 from service.log.primaries import Primary
 from service.log.probe import LogUnsuitable, probe
@@ -26,11 +27,14 @@ __all__ = [
     "ClusterPrimaries",
     "Entry",
     "IdempotencyConflict",
+    "LogClosed",
     "LogLost",
     "LogState",
     "LogUnavailable",
     "LogUnsuitable",
+    "MovedLog",
     "Numbered",
+    "Overtaken",
     "Position",
     "Primary",
     "Reader",

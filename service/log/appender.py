@@ -1,26 +1,24 @@
 """The writing end of the log: the API's.
 
-Small batches that come while others are on their way to the disk are sent on together, and synced together: the busier
-it is, the less each one costs.
+Batches that come together are sent and synced together: the busier it is, the less each one costs.
 """
 
-import asyncio
 import hashlib
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from service.log.commands import Commands
 from service.log.connection import (
     CONNECTING,
     SECONDS_TO_ANSWER,
+    LogClosed,
     LogUnavailable,
     Position,
     dead_key,
@@ -34,8 +32,6 @@ from service.log.connection import (
 )
 
 IDEMPOTENCY_SECONDS = 24 * 3600
-SENT_AT_ONCE = 2**16  # bytes: many small batches cost less together, large ones only wait for each other
-SENDERS = 4
 DURABLE_SECONDS = 10.0  # between two looks at how the server keeps what it is given
 
 # Remembering the answer and appending the batch are one step, so that a crash leaves both or neither.
@@ -43,7 +39,8 @@ _APPEND = """
 local entries, state, remembered = KEYS[1], KEYS[2], KEYS[3]
 local log, payload, records, most_batches, most_bytes, body, seconds =
   ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local found = redis.call('HMGET', state, 'log', 'halted', 'total', 'trimmed', 'sequence')
+local found = redis.call('HMGET', state, 'log', 'halted', 'total', 'trimmed', 'sequence', 'closed')
+if found[6] then return {'closed'} end
 if found[1] ~= log or found[2] then return {'lost'} end
 if body ~= '' then
   local known = redis.call('HMGET', remembered, 'body', 'entry', 'records')
@@ -84,6 +81,7 @@ return {state[1] - ARGV[2], state[2] - offset, first[1], now[1], now[2]}
 _RESUME = """
 local entries, state = KEYS[1], KEYS[2]
 local log, entry, after, sequence = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+if redis.call('HGET', state, 'closed') then return 'closed' end
 redis.call('XTRIM', entries, 'MINID', '=', after)
 if type(redis.pcall('XADD', entries, entry, 'sequence', sequence)) == 'string' then
   redis.call('XDEL', entries, entry)
@@ -141,15 +139,6 @@ class Backlog:
     lag_seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    """A batch that is not sent yet."""
-
-    arguments: tuple[Any, ...]
-    size: int
-    answer: "asyncio.Future[list[Any]]"
-
-
 class Appender:
     """Appends batches; answers only when they are on disk."""
 
@@ -163,8 +152,6 @@ class Appender:
             **CONNECTING,
         )
         self._commands = Commands(url)
-        self._waiting: deque[_Waiting] = deque()
-        self._senders: set[asyncio.Task[None]] = set()
         self._backlog = self._redis.register_script(_BACKLOG)
         self._max_batches, self._max_bytes = max_batches, max_bytes
         self._durable_until = 0.0
@@ -186,15 +173,19 @@ class Appender:
             idempotency: (whose key it is, digest of the body), where the request carried an Idempotency-Key.
 
         Raises:
+            LogClosed: the stream is being moved, or is elsewhere; nothing was appended.
             LogUnavailable: the log is away, lost, or cannot keep the batch. It may have been appended all the same.
             BacklogFull, IdempotencyConflict: nothing was appended.
         """
         scope, body = idempotency or ("", "")
-        await self._check_durability()
+        if time.monotonic() >= self._durable_until:
+            await self._check_durability()
         keys = entries_key(log), state_key(log), idempotency_key(log, scope)
         limits = self._max_batches, self._max_bytes
-        answer = await self._answer((*keys, log, batch, records, *limits, body, IDEMPOTENCY_SECONDS), len(batch))
+        answer = await self._evaluate(*keys, log, batch, records, *limits, body, IDEMPOTENCY_SECONDS)
         match answer[0]:
+            case b"closed":
+                raise LogClosed("this stream is being moved to another primary")
             case b"lost":
                 raise LogUnavailable(
                     "the log of this stream is lost or halted; the stream says why shortly, and an operator has to look"
@@ -223,13 +214,17 @@ class Appender:
         Entries that it holds after that stay; numbered ones do not.
 
         Raises:
+            LogClosed: a move of the stream was not finished.
             LogUnavailable: the log does not answer; try again.
         """
         arguments = (log, position.entry, following(position.entry), position.sequence)
         await self._check_durability()
         with errors_as_unavailable():
             keys = (entries_key(log), state_key(log))
-            first, newest, now = await cast("Any", self._redis.eval(_RESUME, 2, *keys, *arguments))
+            answer = await cast("Any", self._redis.eval(_RESUME, 2, *keys, *arguments))
+        if answer == b"closed":
+            raise LogClosed("this stream is being moved to another primary: run `perennial move-stream` again")
+        first, newest, now = answer
         due = int(first) if first else int(now) + 1
         knows = newest and due > position.sequence  # a log that has gone back can't tell what came meanwhile
         lost = due - 1 - position.sequence if knows else None
@@ -250,55 +245,16 @@ class Appender:
         await self._commands.close()
         await self._redis.aclose()
 
-    async def _answer(self, arguments: tuple[Any, ...], size: int) -> list[Any]:
-        if size >= SENT_AT_ONCE:  # goes alone anyhow, and at once: the server syncs together what came together
-            [answer] = await self._evaluate([arguments])
-            if isinstance(answer, Exception):
-                raise answer
-            return cast("list[Any]", answer)
-        waiting = _Waiting(arguments, size, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        if len(self._senders) < SENDERS:
-            sender = asyncio.create_task(self._send())
-            self._senders.add(sender)
-            sender.add_done_callback(self._senders.discard)
-        return await waiting.answer
-
-    async def _send(self) -> None:
-        """Sends what waits, as much as is worth it in one go, until nothing does."""
-        await asyncio.sleep(0)  # who is about to add something does so first
-        while self._waiting:
-            taken = [self._waiting.popleft()]
-            size = taken[0].size
-            while self._waiting and size + self._waiting[0].size <= SENT_AT_ONCE:
-                taken.append(self._waiting.popleft())
-                size += taken[-1].size
-            await self._sent(taken)
-
-    async def _sent(self, batches: "list[_Waiting]") -> None:
-        """Sends these together, and tells each who waits for it what became of it."""
-        try:
-            answers = await self._evaluate([each.arguments for each in batches])
-        except Exception as error:  # noqa: BLE001 - whoever waits must be told
-            answers = [error] * len(batches)
-        for each, answer in zip(batches, answers, strict=True):
-            if each.answer.done():  # nobody waits any more
-                continue
-            if isinstance(answer, Exception):
-                each.answer.set_exception(answer)
-            else:
-                each.answer.set_result(answer)
-
-    async def _evaluate(self, batches: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the script's answer to each batch, or the error."""
-        commands = [("EVALSHA", _APPEND_SHA, 3, *arguments) for arguments in batches]
-        answers = await self._commands.send(commands)
-        unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-        if unknown:  # a server that was restarted has forgotten it, and has done nothing for these
+    async def _evaluate(self, *arguments: bytes | str | int) -> list[Any]:
+        """Return the script's answer. Raises LogUnavailable where the server refuses it."""
+        command = ("EVALSHA", _APPEND_SHA, 3, *arguments)
+        [answer] = await self._commands.send([command])
+        if isinstance(answer, NoScriptError):  # a server that was restarted has forgotten it, and has done nothing
             await self._load()
-            for index, answer in zip(unknown, await self._commands.send([commands[i] for i in unknown]), strict=True):
-                answers[index] = answer
-        return [unavailable(answer) if isinstance(answer, ResponseError) else answer for answer in answers]
+            [answer] = await self._commands.send([command])
+        if isinstance(answer, RedisError):
+            raise unavailable(answer)
+        return cast("list[Any]", answer)
 
     async def _load(self) -> None:
         with errors_as_unavailable():

@@ -45,8 +45,11 @@ class Appenders:
 
     def ends(self) -> dict[int, Appender]:
         """Return the writing end of each primary, by number. LogUnavailable: nobody says which there are."""
-        with self._refreshed():
+        try:
             return {primary.number: self._end(primary) for primary in self._primaries.every()}
+        except LogUnavailable:
+            self.refresh()
+            raise
 
     async def create(self, log: str, place: int | None) -> None:
         """Make an empty log. Harmless when it is never used."""
@@ -105,25 +108,20 @@ class Appenders:
         return self._ends[primary.url]
 
     @contextmanager
-    def _refreshed(self) -> Iterator[None]:
-        """Look which primaries there are now if one is away."""
-        try:
-            yield
-        except LogUnavailable:
-            self.refresh()
-            raise
-
-    @contextmanager
     def _end_of(self, log: str, place: int | None) -> Iterator[Appender]:
-        """Yield the writing end of a log. If there are several, an error says which of them it is about."""
-        with self._refreshed():
+        """Yield the writing end of a log. If there are several, an error says which of them it is about.
+
+        After an error it is looked which primaries there are now.
+        """
+        primary = None
+        try:
             primary = self._primaries.of(log, place)
-            try:
-                yield self._end(primary)
-            except LogUnavailable as error:
-                if not self.several:
-                    raise
-                raise LogUnavailable(f"primary {primary.number}: {error}") from error
+            yield self._end(primary)
+        except LogUnavailable as error:
+            self.refresh()
+            if primary is None or not self.several:
+                raise
+            raise type(error)(f"primary {primary.number}: {error}") from error
 
 
 async def _backlogs(end: Appender, positions: Mapping[str, Position]) -> dict[str, Backlog] | None:

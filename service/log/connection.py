@@ -16,6 +16,10 @@ class LogUnavailable(Exception):
     """The log is away, or would not keep what it is given. Nothing was promised; try again later."""
 
 
+class LogClosed(LogUnavailable):
+    """The log takes no batch: its stream is being moved to another primary, or has been. Nothing was appended."""
+
+
 @contextmanager
 def errors_as_unavailable() -> Iterator[None]:
     """Raise LogUnavailable where the server refuses a command, is away or does not answer in time."""

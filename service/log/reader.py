@@ -56,6 +56,7 @@ class Reader:
     def __init__(self, log: str | Primary) -> None:
         """Connects when it is used; `log`: the primary, or the URL of the first or only one."""
         self._primary = ListedPrimaries([log]).every()[0] if isinstance(log, str) else log
+        self.closed: frozenset[str] = frozenset()
         self._connect(self._primary.url)
 
     def _connect(self, url: str) -> None:
@@ -116,21 +117,26 @@ class Reader:
     def check_each(self, positions: Mapping[str, Position]) -> dict[str, LogLost]:
         """Return, by name of the log, what `check` would raise; all logs are asked together.
 
+        Note in `closed` which of them take no batch, because their streams are being moved to another primary.
+
         Raises:
             LogUnavailable: the log does not answer.
         """
         pipe = self._redis.pipeline(transaction=False)
         for log, position in positions.items():
-            pipe.hmget(state_key(log), "log", "sequence")
+            pipe.hmget(state_key(log), "log", "sequence", "closed")
             pipe.xrange(entries_key(log), min=f"({position.entry}", count=1)
         with errors_as_unavailable():
             answers = iter(pipe.execute())
-        lost = {}
+        lost, closed = {}, set()
         for log, position in positions.items():
-            (of_log, newest), after = next(answers), next(answers)
+            (of_log, newest, is_closed), after = next(answers), next(answers)
             reason = _lost(position, None if of_log != log.encode() else int(newest), after)
             if reason is not None:
                 lost[log] = LogLost(reason)
+            if is_closed is not None:
+                closed.add(log)
+        self.closed = frozenset(closed)
         return lost
 
     def trim(self, log: str, entry: str) -> None:

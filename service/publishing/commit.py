@@ -16,9 +16,9 @@ from service.mechanisms.mechanism import Mechanism
 from service.publishing.prepared import Prepared
 from service.store import charges, labels, parts, publications, releases, streams
 from service.store.database import pipelined
-from service.store.parts import Memory
 from service.store.publications import Publication
 from service.store.streams import Stream
+from service.store.unwritten import Memory, remembered
 
 # Whoever hangs longer in the middle of a commit has its transaction undone, for others to go on.
 SECONDS_TO_COMMIT = 5.0
@@ -49,7 +49,7 @@ def charges_otherwise(publication: Publication, mechanism: Mechanism) -> bool:
 def remembers(publication: Publication, mechanism: Mechanism, memory: Memory) -> bool:
     """Whether what its earlier steps left is there as they left it, and the next would go on with the same noise."""
     terms = mechanism.terms(publication.due - publication.start)
-    return memory.digest == parts.remembered(memory.parts, terms).digest
+    return memory.digest == remembered(memory.parts, terms).digest
 
 
 def check(entry: Entry) -> None:

@@ -21,7 +21,6 @@ from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, func, or_
 
 from service.ledger import high_water_mark, open_free_ledgers, open_ledger, summaries
 from service.ledger.high_water_mark import Mark
-from service.logs import place_of
 from service.privacy.accounting.composition import Slots
 from service.store import changes, publications, shown, streams
 from service.store.database import (
@@ -38,6 +37,7 @@ from service.store.shown import Unseen
 from service.store.streams import Confirmed, Stream
 from service.store.tables import charges, releases
 from service.store.tables import publications as published
+from service.tracebacks import place_of
 
 _log = structlog.get_logger(__name__)
 
@@ -111,7 +111,7 @@ class Confirmer:
             waiting, self._waiting = self._waiting, set()
         try:
             self.confirm_each(waiting)
-        except DatabaseUnavailable as error:  # the audit, which looks every second, finds them unconfirmed
+        except DatabaseUnavailable as error:  # the audit, which looks every two seconds, finds them unconfirmed
             _log.warning("part_unavailable", part="confirmation", reason=str(error))
 
     def confirm_each(self, streams: Iterable[int]) -> None:

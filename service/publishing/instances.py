@@ -34,10 +34,10 @@ from service.publishing.records import SegmentsMissing
 from service.store import parts, publications, releases, streams
 from service.store.database import ONE_VIEW, Database
 from service.store.leases import Lease
-from service.store.parts import Memory
 from service.store.publications import Publication
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
+from service.store.unwritten import Memory
 
 
 @dataclass(frozen=True, kw_only=True)

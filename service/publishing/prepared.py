@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load, save
 
-from service.ledger.charging import NewCharge
 from service.mechanisms.mechanism import Mechanism, Model, Part, Step
-from service.store import parts
-from service.store.database import to_json
-from service.store.parts import Left, Memory
-from service.store.releases import NewRelease
+from service.store import unwritten
+from service.store.unwritten import Left, Memory, NewCharge, NewRelease, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from service.store.parts import Values
     from service.store.publications import Publication
+    from service.store.unwritten import Values
 
 
 NOTHING_LEFT = Left(numbers=(), new={}, digest=None)
@@ -102,7 +99,7 @@ def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> Prep
     reached = position if step.reached is None else step.reached
     following = reached if step.awaits else mechanism.next_time(reached)
     remembered = {each.number: each.values for each in step.chain if isinstance(each, Part)}
-    memory = parts.remembered(remembered, mechanism.terms(following))
+    memory = unwritten.remembered(remembered, mechanism.terms(following))
     return Prepared(
         most=mechanism.capacity,
         releases=releases,

@@ -1,4 +1,7 @@
-"""Reads any range of numbered records across segments, without what was erased."""
+"""Reads any range of numbered records across segments, without what was erased.
+
+Where the records are, `locating` says: nothing here knows a database.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.learning.records import Records, UnitPattern
-from service.store import labels, segments
 from service.streams.slots import EvaluationSlots
 from service.streams.units import contributions, distinct, set_aside
 
@@ -16,11 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
-    from sqlalchemy import Connection
 
-    from service.store.database import Database
     from service.store.segment_files import SegmentFiles
-    from service.store.streams import Stream
     from service.streams.codec import Columns
 
 
@@ -67,57 +66,6 @@ class Located:
                 "answers": None if content["answers"] is None else tuple(map(tuple, content["answers"])),
             }
         )
-
-
-def locate(
-    database: Database,
-    stream: Stream,
-    origin: int,
-    start: int,
-    stop: int,
-    *,
-    labels_of: int | None = None,
-    evaluates: bool = False,
-) -> Located:
-    """Return where the records of [start, stop), counted from `origin`, are.
-
-    Args:
-        database: where segments, erasures and answers are written down.
-        stream: whose records.
-        origin: the number of the record that is counted as 0.
-        start: the first record, counted from `origin`.
-        stop: the record after the last, counted from `origin`.
-        labels_of: the publication whose answers are the labels of a stream that has none.
-        evaluates: whether the evaluation slots of a stream that sets some aside are read; else its training slots are.
-
-    Raises:
-        SegmentsMissing: the segments do not cover the range.
-    """
-    start, stop = origin + start, origin + stop
-    with database.transaction() as connection:
-        holding, erased = segments.located(connection, stream.id, start, stop)
-        answers = _answers(connection, stream, labels_of, start, stop)
-    position, files = start, []
-    for segment in holding:
-        if segment.start > position:
-            break
-        low, high = position - segment.start, min(stop, segment.stop) - segment.start
-        files.append((segment.file, segment.sha256, low, high))
-        position = segment.start + high
-    if position != stop:
-        raise SegmentsMissing(f"records {position} to {stop} of stream {stream.name} are not there")
-    return Located(
-        stream=stream.name,
-        log=stream.log,
-        origin=origin,
-        start=start,
-        stop=stop,
-        files=tuple(files),
-        erased=tuple((low, high) for low, high in erased),
-        answers=answers,
-        period=stream.evaluation_period,
-        evaluates=evaluates,
-    )
 
 
 def load(files: SegmentFiles, locate_range: Callable[[], Located]) -> Records:
@@ -210,25 +158,6 @@ def _pattern(columns: Columns, located: Located) -> _Pattern:
     )
 
 
-def read_records(
-    database: Database,
-    files: SegmentFiles,
-    stream: Stream,
-    origin: int,
-    start: int,
-    stop: int,
-    *,
-    labels_of: int | None = None,
-    evaluates: bool = False,
-) -> Records:
-    """Return the records of [start, stop), counted from `origin`, that are still there: see `locate` and `load`."""
-
-    def located() -> Located:
-        return locate(database, stream, origin, start, stop, labels_of=labels_of, evaluates=evaluates)
-
-    return load(files, located)
-
-
 def _columns(files: SegmentFiles, located: Located) -> dict[str, NDArray[np.generic]]:
     """Return all columns of a range, erased records included; no more than one segment is in memory twice."""
     columns: dict[str, NDArray[np.generic]] = {}
@@ -244,14 +173,3 @@ def _columns(files: SegmentFiles, located: Located) -> dict[str, NDArray[np.gene
             columns[column][position : position + len(values)] = values
         position += high - low
     return columns
-
-
-def _answers(
-    connection: Connection, stream: Stream, publication: int | None, start: int, stop: int
-) -> tuple[tuple[int, int], ...] | None:
-    """Return the labels that people gave, of a stream that comes without; None where it comes with them."""
-    if stream.layout.labelled:
-        return None
-    if publication is None:
-        return ()
-    return tuple(labels.answers(connection, publication, start, stop))

@@ -22,9 +22,9 @@ from service.publishing.prepared import Prepared, packed, unpacked
 from service.store import parked
 from service.store.database import read_together, within
 from service.store.parked import Parked, Waiting
-from service.store.parts import Values
 from service.store.publications import Publication
 from service.store.streams import Stream
+from service.store.unwritten import Values
 
 _log = structlog.get_logger(__name__)
 

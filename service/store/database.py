@@ -1,12 +1,10 @@
 """Connections, transactions and notifications."""
 
-import json
 import math
 import select as polling
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +20,7 @@ from sqlalchemy import (
     Engine,
     Select,
     TextClause,
+    UpdateBase,
     and_,
     bindparam,
     case,
@@ -35,6 +34,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Compiled, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from service.store.unwritten import to_json
 
 NEW_RECORDS = "perennial_records"  # payload: name of the stream
 NEW_RELEASE = "perennial_release"  # payload: name of the publication
@@ -107,6 +109,7 @@ class Database:
             driver_url(url),
             pool_size=connections,
             max_overflow=0,
+            pool_use_lifo=True,  # the newest: few of them know all statements, the others cost nothing
             pool_timeout=5,
             connect_args=CONNECTING | {"application_name": "perennial", "options": _LIMITS},
             json_serializer=to_json,
@@ -216,8 +219,12 @@ def _written_durably(
     It is set for the transaction alone, since poolers drop what is set for a session. `remote_apply` is left: it waits
     for more.
     """
-    writes = context is not None and (context.isinsert or context.isupdate or context.isdelete)
-    if writes and not connection.info["durable"]:
+    if context is not None and (context.isinsert or context.isupdate or context.isdelete):
+        _make_durable(connection, cursor)
+
+
+def _make_durable(connection: Connection, cursor: psycopg.Cursor[Any]) -> None:
+    if not connection.info["durable"]:
         connection.info["durable"] = True
         cursor.execute(
             "SELECT set_config('synchronous_commit', 'on', true) "
@@ -253,6 +260,39 @@ def read_together(connection: Connection, *queries: tuple[Select[Any] | TextClau
             cursor = session.cursor(row_factory=namedtuple_row)
             cursors.append(cursor.execute(str(compiled), compiled.construct_params(bound)))
     return [cursor.fetchall() for cursor in cursors]
+
+
+def write(connection: Connection, statement: UpdateBase | TextClause, *rows: dict[str, Any]) -> psycopg.Cursor[Any]:
+    """Run a statement that writes, for each row of values, as SQLAlchemy would but with a fraction of its work.
+
+    All rows have the same names. Return the cursor: of a statement that returns rows, those are named tuples of what
+    psycopg makes of PostgreSQL's types.
+    """
+    session: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+    _make_durable(connection, session.cursor())
+    cursor = session.cursor(row_factory=namedtuple_row)
+    compiled, processors = _compiled_write(statement, tuple(rows[0]), connection.dialect)
+    bound = [dict(compiled.construct_params(row) or {}) for row in rows]
+    for values in bound:
+        for name in processors.keys() & values.keys():
+            values[name] = processors[name](values[name])
+    if len(bound) == 1:
+        return cursor.execute(str(compiled), bound[0])
+    cursor.executemany(str(compiled), bound)
+    return cursor
+
+
+@lru_cache(maxsize=64)
+def _compiled_write(
+    statement: UpdateBase | TextClause, names: tuple[str, ...], dialect: Dialect
+) -> tuple[Compiled, dict[str, Callable[[Any], Any]]]:
+    """Return the statement with values of these names, and what makes what the driver takes of some of them."""
+    compiled = statement.compile(dialect=dialect, column_keys=list(names))
+    assert isinstance(compiled, SQLCompiler)  # noqa: S101 - a statement's is
+    processors = {
+        name: each.type.dialect_impl(dialect).bind_processor(dialect) for name, each in compiled.binds.items()
+    }
+    return compiled, {name: process for name, process in processors.items() if process is not None}
 
 
 def within(connection: Connection, seconds: float) -> tuple[tuple[Select[Any], dict[str, Any]], ...]:
@@ -317,14 +357,3 @@ def driver_url(url: str) -> str:
         .set(drivername="postgresql+psycopg")
         .render_as_string(hide_password=False)
     )
-
-
-def to_json(value: Any) -> str:
-    """Return a value as the JSON that columns hold; a Decimal as the nearest double."""
-    return json.dumps(value, default=_decimal, allow_nan=False)
-
-
-def _decimal(value: Any) -> float:
-    if isinstance(value, Decimal):
-        return float(value)
-    raise TypeError(type(value).__name__)

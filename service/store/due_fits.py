@@ -13,16 +13,20 @@ from typing import Literal
 from sqlalchemy import Connection, and_, case, func, not_, or_, select
 
 from service.store import features, labels, leases
-from service.store.tables import entries, parked, publications, shown, streams
+from service.store.tables import entries, parked, publications, shown, streams, waits
 from service.store.tables import leases as leased
 
 
 @dataclass(frozen=True, kw_only=True)
 class DueFit:
-    """`since`: when a worker took the fit, or, while it waits for one, when its last record was numbered; in UTC."""
+    """`since`: when a worker took the fit, or, while it waits for one, when its last record was numbered; in UTC.
+
+    `reason`: why no worker takes it that met it; None: it waits for a free one.
+    """
 
     state: Literal["fitting", "waiting"]
     since: datetime
+    reason: str | None = None
 
 
 DUE_AT = func.greatest(
@@ -60,10 +64,13 @@ def due_fits(connection: Connection, among: Collection[int]) -> dict[int, DueFit
             publications.c.id,
             case((IS_FITTING, "fitting"), else_="waiting"),
             func.date_trunc("minute", since),
+            case((not_(IS_FITTING), waits.c.reason)),
         )
         .join(streams, streams.c.id == publications.c.stream_id)
         .join(shown, shown.c.publication_id == publications.c.id)
         .join(leased, OF_THIS_PUBLICATION)
+        .outerjoin(waits, and_(waits.c.publication_id == publications.c.id, waits.c.due == shown.c.due))
         .where(publications.c.id.in_(among), IS_DUE, since.is_not(None))
     )
-    return {row[0]: DueFit(state=row[1], since=row[2].astimezone(UTC)) for row in connection.execute(query)}
+    rows = connection.execute(query)
+    return {row[0]: DueFit(state=row[1], since=row[2].astimezone(UTC), reason=row[3]) for row in rows}

@@ -58,6 +58,8 @@ def _due() -> Select[Any]:
         .outerjoin(ahead, ahead.c.publication_id == publications.c.id)
         .where(
             publications.c.state == "running",
+            # True of all that follow, and cheap: of most publications nothing is due, and no more is looked up.
+            or_(streams.c.records >= publications.c.due, publications.c.features_from.is_not(None)),
             or_(
                 (streams.c.records >= func.coalesce(ahead.c.due, publications.c.due)) & features.ready(),
                 features.lost(),

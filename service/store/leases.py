@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
-from service.store.database import FREE_STREAM, TIMELINE, notify
+from service.store.database import FREE_STREAM, TIMELINE, notify, read_together, write
 from service.store.schema_version import is_served
 from service.store.tables import leases
 
@@ -83,6 +83,11 @@ def queries(publication: int) -> str:
     return f"queries:{publication}"
 
 
+def move(stream: int) -> str:
+    """The lease of the one command that moves a stream's log to another primary; its epoch numbers the move."""
+    return f"move:{stream}"
+
+
 def exploration(identity: int) -> str:
     return f"exploration:{identity}"
 
@@ -101,6 +106,19 @@ def create(connection: Connection, resource: str) -> None:
     connection.execute(insert(leases).values(resource=resource))
 
 
+def create_once(connection: Connection, resource: str) -> None:
+    """Create a lease, unless there is one of this resource."""
+    connection.execute(postgresql.insert(leases).values(resource=resource).on_conflict_do_nothing())
+
+
+def revoke(connection: Connection, resource: str) -> None:
+    """Take a lease from whoever holds it: no commit under it succeeds any more. Anybody can take it at once."""
+    revoked = {"owner": None, "epoch": leases.c.epoch + 1, "expires_at": func.clock_timestamp()}
+    connection.execute(update(leases).where(leases.c.resource == resource).values(**revoked, timeline=TIMELINE))
+    if resource.startswith(_STREAM):
+        notify(connection, FREE_STREAM)
+
+
 def is_free(seconds: float, *, since: float = 0.0) -> ColumnElement[bool]:
     """Return the condition, for a query, that nobody has held a lease for `since` seconds.
 
@@ -115,7 +133,7 @@ def is_free(seconds: float, *, since: float = 0.0) -> ColumnElement[bool]:
 
 def take(connection: Connection, resource: str, *, owner: str, seconds: float) -> Lease | None:
     """Take a lease; None: another owner holds it."""
-    rows = connection.execute(_taking_one(seconds), {"wanted": resource, "taker": owner})
+    rows = write(connection, _taking_one(seconds), {"wanted": resource, "taker": owner})
     return next(iter(_taken(rows, owner=owner, seconds=seconds)), None)
 
 
@@ -258,7 +276,7 @@ def check(connection: Connection, lease: Lease) -> None:
         LeaseLost: it ran out or is another's.
     """
     mine = {"resource": lease.resource, "owner": lease.owner, "epoch": lease.epoch}
-    if connection.execute(_checking(), mine).one_or_none() is None:
+    if not read_together(connection, (_checking(), mine))[0]:
         raise LeaseLost(lease.resource)
 
 
@@ -274,7 +292,7 @@ def release(connection: Connection, lease: Lease) -> None:
 
 def release_several(connection: Connection, held: Sequence[Lease]) -> None:
     """Give leases back, so that anybody can take them at once."""
-    connection.execute(_RELEASE, _each(held))
+    write(connection, _RELEASE, _each(held))
     if any(lease.resource.startswith(_STREAM) for lease in held):
         notify(connection, FREE_STREAM)
 

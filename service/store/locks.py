@@ -34,7 +34,8 @@ from service.store.tables import streams as stream_rows
 
 def stream(connection: Connection, identity: int) -> Stream:
     """Lock a stream and return it."""
-    return Stream(**connection.execute(_STREAM, {"stream": identity}).one()._asdict())
+    ((row,),) = read_together(connection, (_STREAM, {"stream": identity}))
+    return Stream(**row._asdict())
 
 
 def free_streams(connection: Connection, identities: Sequence[int]) -> list[Stream]:
@@ -45,7 +46,8 @@ def free_streams(connection: Connection, identities: Sequence[int]) -> list[Stre
 
 def publication(connection: Connection, identity: int) -> Publication:
     """Lock a publication and return it. The caller holds the lock of its stream."""
-    return Publication(**connection.execute(_PUBLICATION, {"publication": identity}).one()._asdict())
+    ((row,),) = read_together(connection, (_PUBLICATION, {"publication": identity}))
+    return Publication(**row._asdict())
 
 
 def all_of(connection: Connection, identity: int, lease: Lease, *, seconds: float | None) -> tuple[Publication, Stream]:

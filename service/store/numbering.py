@@ -10,7 +10,7 @@ from functools import cache
 from sqlalchemy import Connection, Update, bindparam, func, insert, select, update
 
 from service.store import leases, locks, segments, units
-from service.store.database import FREE_STREAM, NEW_RECORDS, any_of, notify, pipelined, read_together, within
+from service.store.database import FREE_STREAM, NEW_RECORDS, any_of, notify, pipelined, read_together, within, write
 from service.store.segments import Segment
 from service.store.streams import ONE, Stream, StreamHalted, of_row
 from service.store.tables import dead_letters, entries, resumptions, streams
@@ -106,7 +106,7 @@ def seal(
         "to_sequence": stream.sealed_sequence + counted,
         "added": Decimal(0) if segment is None else Decimal(int(segments.digest(stream.log, segment), 16)),
     }
-    if not connection.execute(_move(), bound).rowcount:
+    if not write(connection, _move(), bound).rowcount:
         raise StreamHalted(stream.name)
     if counts is not None:
         units.write(connection, stream.id, counts)
@@ -119,7 +119,7 @@ def seal(
     ]
     with pipelined(connection):
         segments.store(connection, stream, segment)
-        connection.execute(_NUMBER, numbered)
+        write(connection, _NUMBER, *numbered)
     notify(connection, NEW_RECORDS, stream.name)
 
 
@@ -186,7 +186,11 @@ def waiting_dead_letters(connection: Connection, identities: Sequence[int]) -> C
 
 
 def resume(connection: Connection, identity: int, *, sequence: int, lost_batches: int | None) -> Resumption | None:
-    """Go on to number a halted stream where it stood, with the batch after `sequence`; None: it is not halted."""
+    """Go on to number a halted stream where it stood, with the batch after `sequence`; None: it is not halted.
+
+    A move of its log that is under way comes to nothing: its log may be another now.
+    """
+    leases.revoke(connection, leases.move(identity))
     stream = locks.stream(connection, identity)
     if stream.halted is None:
         return None

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import ARRAY, BigInteger, Connection, Integer, Numeric, Select, bindparam, delete, func, insert, select
 
 from service.store import features
-from service.store.database import read_together
+from service.store.database import read_together, write
 from service.store.publications import Publication
 from service.store.tables import entries, parked, publications
 
@@ -99,7 +99,7 @@ def tick_of(connection: Connection, publication: Publication, due: int) -> tuple
 
 def put(connection: Connection, step: Parked) -> None:
     """Store a finished step. A second one from the same position and version fails here."""
-    connection.execute(_PUT, vars(step))
+    write(connection, _PUT, vars(step))
 
 
 _PUT = insert(parked)
@@ -142,7 +142,8 @@ def _due() -> Select[Any]:
 def take(connection: Connection, step: Waiting) -> Parked:
     """Return a parked step and delete its row: it is published now, or never."""
     bound = {"publication": step.publication_id, "at": step.position, "after": step.version}
-    return Parked(**connection.execute(_TAKE, bound).one()._asdict())
+    (row,) = write(connection, _TAKE, bound).fetchall()
+    return Parked(**row._asdict())
 
 
 _TAKE = (

@@ -6,49 +6,16 @@ they were made with, so that a step that is not published has never been; what n
 digest is kept beside them: a step that went on from others would cost records more than they were charged.
 """
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import BigInteger, Connection, Select, bindparam, delete, insert, select
 from sqlalchemy.dialects import postgresql
 
-from service.store import digests
 from service.store.database import read_together
 from service.store.tables import memories, parts
-
-Values = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Parts by their numbers, in the order of these, and the digest with which they were left; None: there is none."""
-
-    parts: Mapping[int, Values]
-    digest: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Left:
-    """The memory that a step leaves: the numbers of all parts, those parts that may be new, and all parts' digest."""
-
-    numbers: tuple[int, ...]
-    new: Mapping[int, Values]
-    digest: str | None
-
-
-def remembered(vectors: Mapping[int, Values], terms: Mapping[str, Any] | None) -> Memory:
-    """These parts, with the digest of them and of the terms, public and as JSON, on which the next step goes on."""
-    if not vectors:
-        return Memory(parts={}, digest=None)
-    content = [
-        [number, list(values.shape), hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()]
-        for number, values in vectors.items()
-    ]
-    return Memory(parts=vectors, digest=digests.of({"terms": terms, "parts": content}))
+from service.store.unwritten import Left, Memory
 
 
 def load(connection: Connection, publication: int) -> Memory:

@@ -26,7 +26,7 @@ from sqlalchemy.exc import IntegrityError
 from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.obligations import FitSize, Obligations
 from service.store import digests, leases, shown
-from service.store.database import NEW_PUBLICATION, NEW_RELEASE, any_of, notify, read_together
+from service.store.database import NEW_PUBLICATION, NEW_RELEASE, any_of, notify, read_together, write
 from service.store.keys import NameTaken
 from service.store.rows import Rows
 from service.store.tables import charges as charged
@@ -321,7 +321,7 @@ _MOVE = (
 def move(connection: Connection, publication: Publication) -> Publication:
     """The schedule's clock goes on to what this tells; last step of publishing. Returns it as it is left."""
     moved = replace(publication, seal=sealed(publication))
-    connection.execute(_MOVE, {name: getattr(moved, name) for name in (*_MOVED, "seal")} | {"of": publication.id})
+    write(connection, _MOVE, {name: getattr(moved, name) for name in (*_MOVED, "seal")} | {"of": publication.id})
     return moved
 
 

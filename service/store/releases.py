@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, insert, select, text
 
 from service.privacy.accounting.events import NoisyCounts
 from service.store import digests
 from service.store.charges import of_ids
+from service.store.database import write
 from service.store.publications import Publication
 from service.store.rows import Rows
 from service.store.streams import Stream
 from service.store.tables import charges, releases, streams
+from service.store.unwritten import NewRelease
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,21 +64,6 @@ class Stretch:
     least_charge: float | None
     most_charge: float | None
     on_record: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewRelease:
-    """One version that is to be stored. Ranges and `time` are absolute record numbers."""
-
-    version: int
-    time: int
-    role: str
-    window: tuple[int, int]
-    fit: tuple[int, int]
-    parent: int | None
-    parameters: NDArray[np.float64]
-    model: dict[str, Any]
-    noise: dict[str, Any]
 
 
 _INSERT = insert(releases)
@@ -128,7 +115,7 @@ def append(
             previous=previous,
         )
         rows.append(row | {"digest": previous})
-    connection.execute(_INSERT, rows)
+    write(connection, _INSERT, *rows)
     return previous
 
 
@@ -168,6 +155,15 @@ def intact(row: Mapping[str, Any], *, publication: str, previous: str) -> bool:
 def walk(rows: Rows, publication: int) -> Iterator[dict[str, Any]]:
     """Every release, oldest first, with its charge's columns as `charged_…` and its parameters' SHA-256, `sha256`."""
     return (row._asdict() for row in rows.of(_WALK, releases.c.publication_id, publication))
+
+
+def of_units(connection: Connection, publication: int) -> list[tuple[int, int, int, int]]:
+    """Return version, start and stop of the fit, and stated number of units, of each release that states one."""
+    query = text(
+        "SELECT version, fit_start, fit_stop, CAST(model ->> 'units' AS bigint) FROM releases "
+        "WHERE publication_id = :publication AND model ->> 'units' IS NOT NULL ORDER BY version"
+    )
+    return [tuple(row) for row in connection.execute(query, {"publication": publication})]
 
 
 _charge = charges.alias()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, insert, select, text
+from sqlalchemy import ARRAY, ColumnElement, Connection, Text, delete, exists, func, insert, literal, select, text
 
 from service.store.database import DatabaseUnavailable
 from service.store.tables import served_schemas
@@ -45,7 +45,11 @@ def serves(connection: Connection) -> bool:
 
 def is_served() -> ColumnElement[bool]:
     """Return the same as a condition, for a query."""
-    return exists(select(served_schemas.c.revision).where(served_schemas.c.revision.in_(newest())))
+    return exists(
+        select(served_schemas.c.revision).where(
+            served_schemas.c.revision == func.any(literal(sorted(newest()), ARRAY(Text)))
+        )
+    )
 
 
 def stop_leases(connection: Connection) -> None:

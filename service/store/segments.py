@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, Connection, Numeric, bindparam, func, insert, select, text, update
 
 from service.store import digests, leases
-from service.store.database import NEW_RECORDS, any_of, notify, read_together
+from service.store.database import NEW_RECORDS, any_of, notify, read_together, write
 from service.store.streams import Stream
 from service.store.tables import erasures, segments, streams
 
@@ -124,7 +124,7 @@ def digest(log: str, segment: Segment) -> str:
 def store(connection: Connection, stream: Stream, segment: Segment) -> None:
     """Writes a segment's row; the sum on the stream's row is the caller's."""
     row = {"stream_id": stream.id, "digest": digest(stream.log, segment), **vars(segment)}
-    connection.execute(_STORE, row)
+    write(connection, _STORE, row)
 
 
 _STORE = insert(segments)

@@ -29,7 +29,7 @@ from sqlalchemy.exc import IntegrityError
 from service.privacy.accounting.budget import Accounting, Budget
 from service.privacy.accounting.composition import Slots
 from service.store import digests, leases, schema_version
-from service.store.database import FREE_STREAM, any_of, notify
+from service.store.database import FREE_STREAM, any_of, notify, write
 from service.store.keys import NameTaken
 from service.store.tables import publications, streams, unit_secrets
 from service.streams.layout import RecordLayout
@@ -255,7 +255,7 @@ _MOVE = update(streams).where(streams.c.id == bindparam("of")).values({name: bin
 
 def move(connection: Connection, stream: Stream) -> None:
     """Write where the stream's chain of charges and its numbered releases end now."""
-    connection.execute(_MOVE, {name: getattr(stream, name) for name in _MOVED} | {"of": stream.id})
+    write(connection, _MOVE, {name: getattr(stream, name) for name in _MOVED} | {"of": stream.id})
 
 
 class Confirmed(NamedTuple):

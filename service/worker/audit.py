@@ -22,17 +22,17 @@ import structlog
 from service import metrics
 from service.ledger import high_water_mark, verify
 from service.ledger.invariants import INVARIANTS
-from service.logs import place_of
 from service.publishing.confirmation import Confirmer
 from service.store import changes, publications, shown, streams
 from service.store.changes import State
 from service.store.database import Database, DatabaseUnavailable
 from service.store.segment_files import SegmentFiles
+from service.tracebacks import place_of
 
 _log = structlog.get_logger(__name__)
 
 SECONDS_BETWEEN_AUDITS = 3600.0
-SECONDS_BETWEEN_LOOKS = 1.0  # for streams with releases that no worker has confirmed
+SECONDS_BETWEEN_LOOKS = 2.0  # for streams with releases that no worker has confirmed
 SHARE_OF_LOOKS = 0.05  # that such looks may take of a worker's time, where many streams change
 MOST_REST = 5.0  # seconds between two such looks, however long one takes
 SECONDS_BETWEEN_FULL_LOOKS = 60.0  # at every stream's high-water mark; in between at those of streams that changed

@@ -14,34 +14,45 @@ class Bell:
         self._database = database
         self._rung = threading.Condition()
         self._count = 0
-        self._looking = False
+        self._left = False
+        self._first_waits = False
+        self._closed = False
 
     @property
     def count(self) -> int:
         return self._count
 
-    def wait_past(self, count: int, *, alone: bool = False) -> None:
-        """Until it was rung more often than `count`; one of those who wait looks after a while anyway.
+    def wait_past(self, count: int, *, first: bool = False) -> None:
+        """Wait for something to do: the first one for a ring since `count`, the others for what somebody leaves.
 
-        alone: nobody else looks for what this one looks for.
+        So of all who wait a ring wakes one. The first one looks after a while anyway.
         """
         with self._rung:
-            if alone:
-                self._rung.wait_for(lambda: self._count > count, LOOK_ANYWAY_SECONDS)
-                return
-            while self._looking and self._count <= count:
-                self._rung.wait()
-            if self._count <= count:
-                self._looking = True
-                try:
-                    self._rung.wait_for(lambda: self._count > count, LOOK_ANYWAY_SECONDS)
-                finally:
-                    self._looking = False
-                    self._rung.notify()  # another takes its place
+            if first:
+                self._first_waits = True
+                self._rung.wait_for(lambda: self._count > count or self._closed, LOOK_ANYWAY_SECONDS)
+                self._first_waits = False
+            else:
+                self._rung.wait_for(lambda: self._left or self._closed)
+                self._left = False
+
+    def leave(self) -> None:
+        """Wake another one, for what the caller does not take, or not at once."""
+        with self._rung:
+            self._left = True
+            self._rung.notify_all()
 
     def ring(self) -> None:
+        """Wake the first one; where that one is at work, another."""
         with self._rung:
             self._count += 1
+            self._left |= not self._first_waits
+            self._rung.notify_all()
+
+    def close(self) -> None:
+        """Wake everybody, now and whenever they wait."""
+        with self._rung:
+            self._closed = True
             self._rung.notify_all()
 
     def run(self, stop: threading.Event) -> None:

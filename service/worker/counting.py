@@ -45,7 +45,13 @@ def counted(database: Database, stream: Stream, columns: Columns) -> tuple[Colum
     changed = after.last != before.last
     states = UnitStates(counted=after.counted[changed], last=after.last[changed])
     over = len(counts) - int(counts.sum())
-    changes = UnitCounts(units_erased=units_erased, pseudonyms=pseudonyms[changed], states=states, over=over)
+    changes = UnitCounts(
+        units_erased=units_erased,
+        pseudonyms=pseudonyms[changed],
+        states=states,
+        new=before.counted[changed] == 0,
+        over=over,
+    )
     return _emptied(columns, counts), changes
 
 

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.learning.solvers import Inaccurate
-from service.logs import place_of
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.features import ReleasedMap
@@ -44,6 +43,7 @@ from service.publishing.records import Located, SegmentsMissing, load
 from service.store.segment_files import SegmentDamaged
 from service.store.segment_places import open_described
 from service.streams.schema import stored_schema
+from service.tracebacks import place_of
 from service.worker.dask_blocks import DaskBlocks
 
 if TYPE_CHECKING:

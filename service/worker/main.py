@@ -13,13 +13,13 @@ import structlog
 
 from service import metrics
 from service.log import ClusterPrimaries, LogUnavailable, LogUnsuitable, open_readers, probe, read_primaries
-from service.logs import place_of
 from service.settings import Settings
 from service.store import streams
 from service.store.database import Database, DatabaseUnavailable
 from service.store.schema_version import SchemaNarrowed
 from service.store.segment_files import StoreUnsuitable
 from service.store.segment_places import open_segments
+from service.tracebacks import place_of
 from service.worker.explorer import Explorer
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
@@ -74,7 +74,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
     for thread in threads:
         thread.start()
     stop.wait()
-    shop.bell.ring()
+    shop.bell.close()
     shop.ticker.ring()
     deadline = time.monotonic() + SECONDS_TO_FINISH
     for thread in threads:

@@ -21,7 +21,6 @@ from service import metrics
 from service.learning.solvers import Inaccurate
 from service.ledger import high_water_mark, open_leased_entry, open_ledger
 from service.ledger.errors import LedgerBroken, OverBudget
-from service.logs import place_of
 from service.mechanisms.mechanism import Forgotten
 from service.privacy.noise.additive import Unaffordable
 from service.publishing import ticks
@@ -36,12 +35,13 @@ from service.publishing.commit import (
 from service.publishing.evaluated import with_models
 from service.publishing.prepared import Prepared, halting
 from service.publishing.records import SegmentsMissing
-from service.store import attempts, leases, lineage, parked, publications
+from service.store import attempts, leases, lineage, parked, publications, waits
 from service.store.database import ONE_VIEW, DatabaseUnavailable
 from service.store.due_steps import DueStep, due_steps
 from service.store.leases import Lease, LeaseLost
 from service.store.publications import Publication
 from service.store.segment_files import SegmentDamaged
+from service.tracebacks import place_of
 from service.worker import fits
 from service.worker.fits import FitDied, FitTooLarge, NotWanted
 from service.worker.turn import Turn
@@ -83,7 +83,7 @@ class Publisher:
             heard = self._bell.count
             try:
                 if not self.step(stop):
-                    self._bell.wait_past(heard, alone=self._short)
+                    self._bell.wait_past(heard, first=self._short)
             except DatabaseUnavailable as error:
                 _log.warning("part_unavailable", part="publisher", reason=str(error))
                 stop.wait(0.5)
@@ -100,6 +100,8 @@ class Publisher:
             self._queue.reckon(
                 publications.fit_sizes(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
             )
+        if not all(self._takes(self._queue.estimate(each)) for each in waiting):
+            self._bell.leave()
         looked = time.monotonic()
         others_turn = looked + min(TURN_SECONDS, max(LOOK_SECONDS, LOOKS_TO_ONE * (looked - now)))
         of_streams = [each.stream_id for each in waiting]
@@ -117,6 +119,8 @@ class Publisher:
                         continue
                     lease = self._keeper.take(leases.publication(publication.id), instead=lease)
                     if lease is not None:
+                        if not served and len(waiting) > 1:  # who took nothing wakes nobody, or that would not end
+                            self._bell.leave()
                         self._guard(lease, publication, stop)
                         seen = True
                         served.add(publication.stream_id)
@@ -295,9 +299,14 @@ class Publisher:
         try:
             wanted = partial(self._wants, lease, turn, stop)
             step = fits.draw(self._database, self._files, turn, wanted, self._dask_scheduler)
+        except FitTooLarge as error:
+            with self._database.transaction() as connection:
+                leases.check(connection, lease)
+                waits.note(connection, publication.id, publication.due, str(error))
+            raise
         except (
             *(Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing),
-            *(DatabaseUnavailable, NotWanted, FitTooLarge),
+            *(DatabaseUnavailable, NotWanted),
         ):
             raise  # of public reasons alone
         except Exception as error:

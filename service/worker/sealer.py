@@ -18,8 +18,7 @@ import structlog
 
 from service import metrics
 from service.ledger import high_water_mark
-from service.log import Entry, LogLost, LogUnavailable, Position, Reader
-from service.logs import place_of
+from service.log import Entry, LogLost, LogUnavailable, Reader
 from service.mechanisms.building import needs
 from service.store import changes, leases, numbering, retention, segments, streams
 from service.store.database import FREE_STREAM, Database, DatabaseUnavailable
@@ -31,8 +30,11 @@ from service.store.streams import Stream, StreamHalted
 from service.store.units import UnitCounts
 from service.streams.codec import Columns
 from service.streams.layout import RecordLayout, UnreadableBatch
+from service.tracebacks import place_of
 from service.worker import counting
 from service.worker.leases import LeaseKeeper
+from service.worker.moving import is_on, reopen
+from service.worker.moving import position_of as _position
 from service.worker.share import TAKEN_AT_ONCE, Share
 
 _log = structlog.get_logger(__name__)
@@ -163,8 +165,10 @@ class Sealer:
         except BaseException:
             self._keeper.drop(*taken)
             raise
-        self._held |= {stream.log: (mine[stream.id], stream) for stream in current_streams}
-        return current_streams, older, files
+        here = [stream for stream in current_streams if is_on(self._reader.primary, stream)]
+        self._held |= {stream.log: (mine.pop(stream.id), stream) for stream in here}
+        self._keeper.drop(*mine.values())  # of streams that moved to another primary while their leases were taken
+        return here, older, files
 
     def _go_on(self, stream: Stream, lost: LogLost | None, known: set[str]) -> None:
         if lost is not None:  # of an older record the log may be all right: nothing is swept or added
@@ -191,6 +195,8 @@ class Sealer:
     def _tidy_one(self, stream: Stream, lost: LogLost | None, moved: dict[int, object]) -> None:
         if lost is not None:
             raise lost
+        if stream.log in self._reader.closed:
+            reopen(self._database, self._reader, self._keeper, stream)
         if stream.id in moved and self._moved.get(stream.log) != moved[stream.id]:
             self._drop_unneeded(stream)
             self._moved[stream.log] = moved[stream.id]
@@ -386,10 +392,6 @@ def _letter(entry: Entry) -> Unreadable:
 def _size_class(segment: Segment) -> int:
     """0 for a few records, one more for each factor of sixteen, until it is large enough."""
     return min(LARGE_ENOUGH, ((segment.stop - segment.start).bit_length() - 1) // 4)
-
-
-def _position(stream: Stream) -> Position:
-    return Position(entry=stream.sealed_entry, sequence=stream.sealed_sequence)
 
 
 def _joined(columns: list[Columns]) -> Columns:

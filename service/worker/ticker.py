@@ -9,12 +9,12 @@ import structlog
 from service import metrics
 from service.ledger import high_water_mark, open_ledger
 from service.ledger.errors import LedgerBroken
-from service.logs import place_of
 from service.publishing import ticks
 from service.publishing.confirmation import Confirmer
 from service.store import parked
 from service.store.database import CONFIRM, Database, DatabaseUnavailable
 from service.store.publications import Publication
+from service.tracebacks import place_of
 from service.worker.audit import Audit
 
 _log = structlog.get_logger(__name__)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Records
     from service.store.features import Source
-    from service.store.parts import Memory
     from service.store.publications import Publication
     from service.store.streams import Stream
+    from service.store.unwritten import Memory
 
 
 @dataclass

@@ -4,112 +4,25 @@ Then they are looked for in everything that the service wrote or said, but in th
 of accepted batches and the segments.
 """
 
-import gzip
 import itertools
 import json
 import os
 import re
 import signal
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
-import numpy as np
 import psycopg
 import pytest
 
-from service.streams.batches.packed import zstd
+from tests.api.canaries import CANARIES, CATEGORY, CELLS, COUNTED, HASHING, SAID, TEXT, WEIGHT, Doors, X, Y, found_in
+from tests.api.canary_units import people
 from tests.api.formats import WRITERS
 from tests.api.leaks.sitecustomize import FAILS
 from tests.conftest import publication, wait_until
 from tests.faults.up import Up
 
-X, Y, CATEGORY, TEXT = [867530.5, 753951.25], 424242.25, 734521987, "zanzibar quokka"
-COUNTED, CELLS, WEIGHT = 234521, 2**18, 0.734521987  # of linear queries: a record, of so many categories; what is asked
-PERSON = "person.of-a-binturong@example.org"
-SAID = {  # what a client says beside records
-    "idempotency key": "idempotent-okapi-1",
-    "guessed key": "prn_guess-of-a-pangolin",
-    "agent": "agent-axolotl/1.0",
-    "request id": "request-of-an-aardwolf",
-    "path": "Path-Of-A-Dugong",
-    "query": "query-of-a-numbat",
-    "setting": "Setting Of A Kakapo",
-    "referer": "https://referer.tapir.example/",
-}
-HASHING = {"kind": "hashing", "features": 16, "tokens": "words"}
 IN_ITS_PLACE = ("valkey", "segments")
-
-
-def written(value: float) -> list[bytes]:
-    """A number as people and programs write it; not so short that a time could have the same digits."""
-    return [repr(value).encode(), f"{value:.6e}".encode()[:9]]
-
-
-def packed(*values: float) -> list[bytes]:
-    """Neighbours as programs keep them."""
-    kinds = ("<f4", "<f8") if isinstance(values[0], float) else ("<i4", "<i8")
-    return [np.array(values, kind).tobytes() for kind in kinds]
-
-
-CANARIES: dict[str, list[bytes]] = {
-    "x": [*written(X[0]), *written(X[1]), *packed(*X)],
-    "y": [*written(Y), *packed(Y, Y)],
-    "category": [str(CATEGORY).encode(), *packed(CATEGORY, CATEGORY)],
-    "counted": packed(COUNTED, COUNTED),
-    "weight": [*written(WEIGHT), *packed(WEIGHT, WEIGHT)],
-    "text": [word.encode() for word in TEXT.split()],
-    "unit": [b"binturong"],
-    **{what: [phrase.encode()] for what, phrase in SAID.items()},
-}
-
-
-def found_in(data: bytes, canaries: dict[str, list[bytes]]) -> list[str]:
-    return [what for what, forms in canaries.items() if any(form in data for form in forms)]
-
-
-@dataclass
-class Doors:
-    """A service, what it answered, and the keys that it made."""
-
-    up: Up
-    client: httpx.Client
-    answers: list[bytes] = field(default_factory=list)
-    statuses: list[int] = field(default_factory=list)
-    keys: dict[str, str] = field(default_factory=dict)
-    limits: list[str] = field(default_factory=list)
-    rows: dict[str, bytes] = field(default_factory=dict)
-
-    def ask(self, method: str, path: str, key: str | None = None, **more) -> int | None:
-        """Return the answer's status; store a refusal or failure whole, with its headers."""
-        headers = {"User-Agent": SAID["agent"], "X-Request-ID": SAID["request id"], "Referer": SAID["referer"]}
-        headers |= more.pop("headers", {}) | ({"Authorization": f"Bearer {key}"} if key else {})
-        try:
-            answer = self.client.request(method, path, headers=headers, **more)
-        except httpx.TransportError:
-            return None
-        if answer.status_code >= 400:
-            self.answers.append(answer.content + repr(answer.headers.raw).encode())
-        self.statuses.append(answer.status_code)
-        return answer.status_code
-
-    def post(self, stream: str, x, y, form: str = "json", coding: str = "", **more) -> int | None:
-        media_type, write = WRITERS[form]
-        body = write(x, y)
-        if coding:
-            body = gzip.compress(body) if coding == "gzip" else zstd.compress(body)
-            more["headers"] = more.get("headers", {}) | {"Content-Encoding": coding}
-        more["headers"] = {"Content-Type": media_type} | more.get("headers", {})
-        return self.ask("POST", f"/v1/streams/{stream}/records", content=body, **more)
-
-    def make(self, kind: str, body: dict) -> dict:
-        answer = self.client.post(f"/v1/{kind}", json=body)
-        assert answer.status_code == 201, answer.text
-        return answer.json()
-
-    def stream(self, name: str, task: dict, **more) -> None:
-        self.make("streams", {"name": name, "task": task, "budget": {"epsilon": 10, "delta": 0}} | more)
 
 
 @pytest.fixture(scope="module")
@@ -188,37 +101,6 @@ def wanted(doors: Doors) -> None:
     labelled(doors)
     queried(doors)
     people(doors)
-
-
-def of_people(doors: Doors, ids: list, x: list | None = None, **more) -> list[int | None]:
-    """Return the status of a batch of these units in JSON, and in NDJSON."""
-    x = [X] * len(ids) if x is None else x
-    columns = json.dumps({"x": x, "y": [Y] * len(ids), "unit": ids})
-    lines = "".join(json.dumps({"x": row, "y": Y, "unit": each}) + "\n" for row, each in zip(x, ids, strict=True))
-    path, rows = "/v1/streams/people/records", {"headers": {"Content-Type": "application/x-ndjson"}}
-    return [doors.ask("POST", path, content=columns, **more), doors.ask("POST", path, content=lines, **more | rows)]
-
-
-def people(doors: Doors) -> None:
-    """Ids come with records and in addresses, and stay there."""
-    path = f"/v1/streams/people/units/{PERSON}"
-    assert of_people(doors, [PERSON] * 6 + ["7"]) == [202, 202]
-    assert of_people(doors, [PERSON], headers={"Idempotency-Key": SAID["idempotency key"]})[0] == 202
-    wait_until(lambda: doors.client.get("/v1/streams/people").json()["records"] >= 15)
-    assert [doors.ask(method, path) for method in ("GET", "DELETE", "DELETE")] == [200, 202, 202]
-    for wrong in ([PERSON], {PERSON: 1}, PERSON * 20, PERSON + "\ud800"):
-        assert of_people(doors, [PERSON, wrong]) == [422, 422]
-    assert of_people(doors, [PERSON], [[X[0], None]]) == [422, 422]
-    assert of_people(doors, [PERSON], [[FAILS, X[1]]]) == [500, 500]
-    assert doors.ask("POST", "/v1/streams/plain/records", json={"x": [X], "y": [Y], "unit": [PERSON]}) == 422
-    assert doors.ask("GET", path, doors.keys["read"]) == 403
-    for wrong in (
-        f"/v1/streams/plain/units/{PERSON}",
-        f"{path}%ff",
-        f"{path * 20}",
-        f"/v1/streams/none/units/{PERSON}",
-    ):
-        assert doors.ask("DELETE", wrong) in (404, 422)
 
 
 def labelled(doors: Doors) -> None:
@@ -356,6 +238,12 @@ def test_logs_answers_and_metrics_repeat_nothing(doors: Doors):
     assert not [canaries for answer in doors.answers if (canaries := found_in(answer, CANARIES))]
 
 
+def test_journals_of_clients_hold_no_record_and_nobodys_id(doors: Doors):
+    paths = [path for path in doors.folder.rglob("*") if path.is_file()]
+    assert len(paths) >= 5
+    assert not [path.name for path in paths if found_in(path.read_bytes(), CANARIES)]
+
+
 def test_keys_are_nowhere_but_in_the_file_of_the_first(doors: Doors):
     keys = {scope: [key.encode()] for scope, key in doors.keys.items()}
     files = [doors.up.output, *(path for path in doors.up.folder.rglob("*") if path.is_file())]
@@ -370,7 +258,7 @@ def test_every_line_of_the_log_is_one_object_and_those_of_requests_name_them(doo
     words = re.compile(r"Perennial is ready|Its data is in|The admin key is in|Ctrl-C stops it|perennial: ")
     events = [json.loads(line) for line in lines if not words.match(line)]
     errors = [each for each in events if each["event"] == "unexpected_error"]
-    assert len(errors) == len(WRITERS) + 4
+    assert len(errors) == len(WRITERS) + 5
     assert all(each["error"] == "RuntimeError" and "sitecustomize.py:" in each["at"] for each in errors)
     assert len({each["request"] for each in errors}) == len(errors)
     made = [each for each in events if each["event"] == "admin_action" and each["status"] == 201]

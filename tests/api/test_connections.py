@@ -45,7 +45,11 @@ def test_uvicorn_has_every_attribute_that_a_connection_reads():
     missing = read - assigned - set(vars(Connection)) - set(dir(theirs))
     assert not missing, f"{ADVICE}: HttpToolsProtocol has no {', '.join(sorted(missing))}"
     of_cycle = inspect.getsource(httptools_impl.RequestResponseCycle.__init__)
-    for name in ("response_started", "response_complete"):
+    answer = ast.parse(inspect.getsource(connections._answer))
+    attributes = [node for node in ast.walk(answer) if isinstance(node, ast.Attribute)]
+    names = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "cycle"}
+    assert {"response_started", "response_complete", "on_response"} <= names
+    for name in names:
         assert f"self.{name} = " in of_cycle, f"{ADVICE}: RequestResponseCycle has no {name}"
     assert "self.read_paused = " in inspect.getsource(flow_control.FlowControl.__init__), ADVICE
     assert httptools_impl.STATUS_LINE[400] == b"HTTP/1.1 400 Bad Request\r\n", ADVICE

@@ -81,7 +81,9 @@ def test_publications_are_compared_on_the_same_slots(service: Service):
     assert gap["estimate"] == 1.0
     assert 0 < gap["low"] < gap["high"] <= 1
     assert apart[seldom]["better_than"][often]["high"] == -gap["low"]
-    assert ok(service.client().get(f"/v1/publications/{often}"))["evaluation"]["better_than"] == {seldom: gap}
+    newest = ok(service.client().get(f"/v1/publications/{often}"))["evaluation"]
+    assert newest["better_than"] == {seldom: gap}
+    assert newest["recent"]["better_than"][seldom]["estimate"] == 0.5, "of two blocks in which both had a model"
 
 
 def test_lists_events_and_the_publication_tell_it_too(service: Service, evaluated):
@@ -96,6 +98,11 @@ def test_lists_events_and_the_publication_tell_it_too(service: Service, evaluate
         event = next(line for line in answer.iter_lines() if line.startswith("data:"))
     assert json.loads(event.removeprefix("data:"))["evaluation"] == listed["evaluation"]
     newest_figures = ok(client.get(f"/v1/publications/{name}"))["evaluation"]
+    together, lift = newest_figures.pop("recent"), newest_figures.pop("lift_over_previous")
+    assert (together["blocks"], together["slots"], together["accuracy"]) == (2, 2 * BLOCK, 1.0)
+    assert newest["evaluation"][name]["low"] < together["low"] < together["high"] <= 1.0, "two blocks know it better"
+    assert (together["lift"]["estimate"], together["better_than"]) == (0.5, {})
+    assert lift["low"] < lift["estimate"] == 0.0 < lift["high"], "both versions are always right"
     assert newest_figures == newest["evaluation"][name] | {
         "publication": evaluation,
         "release": 3,

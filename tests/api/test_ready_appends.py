@@ -1,6 +1,8 @@
 """A batch that is appended without the framework is answered, counted and refused as the application does it."""
 
 import json
+import socket
+import time
 from collections.abc import Callable
 
 import httpx
@@ -12,7 +14,7 @@ from service.api.ready_appends import ReadyAppends
 from service.log import Appender, BacklogFull, IdempotencyConflict, LogUnavailable
 from tests.api.formats import ARROW, JSON, NDJSON, Arrow, as_json, as_rows
 from tests.api.test_records import refused
-from tests.conftest import ADMIN_KEY, Service, ok, serving, unique, wait_until
+from tests.conftest import ADMIN_KEY, HANG_SECONDS, Service, ok, serving, unique, wait_until
 
 X, Y = [[1.0, 2.0], [3.0, 4.0]], [0, 1]
 BODIES = {
@@ -173,3 +175,29 @@ def test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus(
         assert answers.count(422) < 20
         assert set(answers) == {422, 429}
         assert directly.count(True) > 5  # refusals are counted once, too
+
+
+def test_a_body_that_comes_in_pieces_is_appended_directly_and_one_that_breaks_off_is_let_go(
+    service: Service, url, directly, monkeypatch
+):
+    known(service.client(), url, directly)
+    look, apps = ReadyAppends._find, []
+    monkeypatch.setattr(ReadyAppends, "_find", lambda self, scope: apps.append(scope["app"]) or look(self, scope))
+    body, port = as_json(X * 2000, Y * 2000), int(service.url.rpartition(":")[2])
+    lines = (f"POST {url} HTTP/1.1", "Host: a", f"Authorization: Bearer {ADMIN_KEY}", f"Content-Length: {len(body)}")
+    head = "\r\n".join((*lines, "", "")).encode()
+    accepted = f'{{"accepted":{2 * 2000},'.encode()
+
+    def sent_whole() -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS) as client:
+            for piece in (head, body[:10], body[10:20_000], body[20_000:]):
+                client.sendall(piece)
+                time.sleep(0.01)
+            return client.recv(2**16)
+
+    wait_until(lambda: accepted in sent_whole() and directly[-1])
+    held = apps[-1].state.services.in_flight
+    with socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS) as client:
+        client.sendall(head + body[:-1])
+        wait_until(lambda: held.all > 0)
+    wait_until(lambda: held.all == 0)

@@ -2,6 +2,8 @@
 
 from urllib.parse import quote
 
+import pytest
+
 from tests.api.test_units import IDS, done, held, post
 from tests.conftest import Service, publication, unique, wait_until
 
@@ -60,3 +62,37 @@ def test_queries_are_answered_for_a_unit(service: Service):
     assert -1 <= done(service.client().post(path, json={"weights": [1, 0, 0]}))["answer"] <= 2
     assert held(service, stream, "a")["counting"] == 4
     wait_until(lambda: 0 < held(service, stream, "a")["spent"]["epsilon"] <= 1)
+
+
+def test_every_second_unit_is_set_aside_and_evaluated(service: Service):
+    """Models and evaluations read different units, so that either pays from the whole budget."""
+    stream = people(service, budget={"epsilon": 1, "delta": 0}, evaluation={"every": 2})
+    ids = [f"person {each}" for each in range(60)]  # all are of one kind once in 2^59 times
+    model = publication(stream, {"kind": "independent_batches", "batch": 60}, epsilon=1, start=0)
+    learns = done(service.client().post("/v1/publications", json=model))["name"]
+    judge = publication(stream, {"kind": "evaluation", "of": [learns], "block": 30}, epsilon=0.5, start=0)
+    judge.pop("learner")
+    judges = done(service.client().post("/v1/publications", json=judge))["name"]
+    for more in (model, judge):
+        refused = service.client().post("/v1/publications", json=more | {"privacy": {"epsilon": 0.6}, "name": "more"})
+        assert refused.status_code == 409, refused.text
+    for _ in range(2):
+        done(post(service, stream, ids))
+    for name in (learns, judges):
+        service.reaches(name, time=120)
+    release = done(service.client().get(f"/v1/publications/{learns}/releases/latest"))
+    fitted = release["model"]["units"]
+    evaluated = done(service.client().get(f"/v1/publications/{judges}/releases/latest"))
+    assert release["fit"] == evaluated["fit"] == {"start": 60, "end": 120}
+    assert learns in evaluated["evaluation"]
+    spent = [held(service, stream, each)["spent"]["epsilon"] for each in ids]
+    fits = [each > 3 / 8 for each in spent]  # two of four records: half of 1, or of 1/2
+    assert all(each == pytest.approx(1 / 2 if fit else 1 / 4) for each, fit in zip(spent, fits, strict=True))
+    assert 0 < fitted == sum(fits) < len(ids)
+    aside = done(service.client().delete(f"/v1/streams/{stream}/units/{quote(ids[0], safe='')}"))
+    assert aside == {"records": [0, 60]}
+    done(post(service, stream, ids))
+    service.reaches(judges, time=180)
+    service.reaches(learns, time=180)
+    newest = done(service.client().get(f"/v1/publications/{learns}/releases/latest"))
+    assert newest["model"]["units"] == fitted - fits[0], "an erased unit is in no later n"

@@ -1,5 +1,7 @@
 """How good models are, on the pages of a publication and of its evaluation."""
 
+import math
+
 import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
@@ -35,6 +37,11 @@ def evaluated(service: Service) -> tuple[str, str, str]:
     return learns, stays, evaluation
 
 
+def whole(share: float) -> int:
+    """Return a share in per cent as JavaScript rounds it."""
+    return math.floor(100 * share + 0.5)
+
+
 def visit(page: Page, service: Service, name: str) -> None:
     enter(page.context, service.key("read"))
     page.goto(f"/dashboard/publications/{name}")
@@ -44,17 +51,18 @@ def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: 
     learns, stays, evaluation = evaluated
     visit(page, service, learns)
     figures = ok(service.client().get(f"/v1/publications/{learns}"))["evaluation"]
-    accuracy, low, high, above = (
-        round(100 * each)
-        for each in (figures["accuracy"], figures["low"], figures["high"], figures["accuracy"] - figures["baseline"])
+    recent = figures["recent"]
+    accuracy, low, high, above = map(
+        whole, (recent["accuracy"], recent["low"], recent["high"], recent["lift"]["estimate"])
     )
     expect(page.locator("#quality-said")).to_have_text(
-        f"Right for {accuracy} % of records ({low} to {high} %), {above} points above always saying the commonest"
-        " class; no drift seen."
+        f"Right for {accuracy} % of records in the last {recent['blocks']} blocks ({low} to {high} %), {above} points"
+        " above always saying the commonest class; no drift seen."
     )
     expect(page.locator("#quality-key")).to_contain_text(
         f"a false alarm of drift in at most 1 of {1 / RATE:,.0f} blocks"
     )
+    expect(page.locator("#quality-facts")).to_contain_text(f"Newest block{whole(figures['accuracy'])} %")
     expect(page.locator("#quality-facts")).to_contain_text("Recall of rain")
     page.get_by_text("Which classes it takes for which").click()
     counts = page.locator("#quality-table tbody").get_by_role("row")
@@ -73,6 +81,7 @@ def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: 
     expect(page.locator("#compared")).to_be_hidden()
     show(page, "quality")
     page.goto(f"/dashboard/publications/{stays}")
+    expect(page.locator("#quality-said")).to_contain_text("% of records in the newest block")
     expect(page.locator("#quality-said")).to_contain_text("below always saying the commonest class")
     expect(page.locator("#quality-said")).to_contain_text("clearly worse than in the blocks before")
 
@@ -84,7 +93,7 @@ def test_an_evaluation_shows_its_publications_side_by_side(service: Service, pag
     gap = newest[learns]["better_than"][stays]
     expect(page.locator("#compared-said")).to_contain_text(f"{learns} is the best")
     expect(page.locator("#compared-said")).to_contain_text(
-        f"{round(100 * gap['low'])} to {round(100 * gap['high'])} points more than {stays}"
+        f"{whole(gap['low'])} to {whole(gap['high'])} points more than {stays}"
     )
     rows = page.locator("#compared-table tbody").get_by_role("row")
     expect(rows).to_have_count(2)

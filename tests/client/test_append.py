@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from perennial import Busy, InvalidRecords, Problem, Unreachable, batches
+from perennial.appending import append
 from perennial.exchange import Answer, NoAnswer, Pause, Request
-from perennial.operations import append
 from tests.client.conftest import numbered, posts
 from tests.conftest import Service, ok
 

@@ -1,11 +1,16 @@
 """Records as people have them become blocks of arrays; what can't is refused without a word of its contents."""
 
+import itertools
+import subprocess
+import sys
+import threading
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from perennial.batches import MOST_RECORDS, cut
+from perennial.batches import MOST_RECORDS, cut, ready
 from perennial.data import ROWS_GATHERED, blocks, features_of
 from perennial.errors import InvalidData, InvalidRow
 
@@ -90,13 +95,40 @@ def test_texts_stay_texts():
         assert block.x.tolist() == [["one two"], ["three"]]
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint16", "int32", "uint64", "float16", "float32", "float64"])
+def test_columns_of_arrow_tables_are_read_from_where_they_begin(kind):
+    values = np.arange(9, dtype=kind)
+    table = pa.table({"a": values}).slice(2)
+    for given in (table, table.to_batches()[0], pa.concat_tables([table.slice(0, 3), table.slice(3)])):
+        (block,) = blocks(given)
+        np.testing.assert_array_equal(block.x[:, 0], values[2:])
+    with pytest.raises(InvalidData, match="same name"):
+        list(blocks(pa.table([values, values], names=["a", "a"])))
+
+
+def test_to_read_a_table_and_to_encode_it_takes_no_pandas():
+    """Its import takes longer than to read a million records."""
+    code = """
+import sys
+import pyarrow as pa
+from pyarrow.csv import read_csv
+from perennial.batches import cut
+from perennial.data import blocks
+(batch,) = cut(blocks(read_csv(pa.py_buffer(b"a,b\\n1.5,0\\n2,1\\n")), "b"))
+assert batch.body and "pandas" not in sys.modules, sorted(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_rows_are_gathered_and_blocks_are_cut():
     sizes = [len(block) for block in blocks([1.0, 2.0] for _ in range(ROWS_GATHERED + 5))]
     assert sizes == [ROWS_GATHERED, 5]
     batches = list(cut(blocks(np.zeros((MOST_RECORDS + 1, 2)))))
     assert [(batch.first, len(batch.block)) for batch in batches] == [(0, MOST_RECORDS), (MOST_RECORDS, 1)]
-    (wide,) = {len(batch.block) for batch in cut(blocks(np.zeros((8, 2**18))))}
-    assert wide == 2
+    wide = next(cut(blocks(np.zeros((8, 2**16)))))
+    assert (len(wide.block), len(wide.body[1]) < 2**20) == (3, True)
+    assert len(next(cut(blocks(np.zeros((8, 2**20))))).block) == 1
+    assert len(next(cut(blocks(np.zeros((8, 2))), most=5)).block) == 5
     assert list(cut(blocks(np.zeros((0, 2))))) == []
 
 
@@ -107,6 +139,29 @@ def test_batches_are_the_same_however_records_come(pieces):
     batches = list(cut(blocks(iter([x[end - size : end] for size, end in zip(pieces, ends, strict=True)])), 3))
     assert [(batch.first, len(batch.block)) for batch in batches] == [(0, 3), (3, 3), (6, 1)]
     np.testing.assert_array_equal(np.concatenate([batch.block.x for batch in batches]), x)
+
+
+def test_batches_that_a_thread_prepares_are_the_same():
+    x, alive = np.arange(200.0).reshape(100, 2), threading.active_count()
+    expected = list(cut(blocks((x, x[:, 0])), 3))
+    prepared = [batch for group in ready(cut(blocks((x, x[:, 0])), 3)) for batch in group]
+    for prepare in ("first", "digest", "body"):
+        assert [getattr(batch, prepare) for batch in prepared] == [getattr(batch, prepare) for batch in expected]
+    assert threading.active_count() == alive
+
+
+def test_of_batches_that_a_thread_prepares_those_before_an_error_come():
+    pieces, came = iter([x := np.zeros((3, 2)), x, x + np.nan, x]), []
+    with pytest.raises(InvalidRow) as refused:
+        for group in ready(cut(blocks(pieces), 3)):
+            came += [batch.first for batch in group]
+    assert (came, refused.value.row) == ([0, 3], 6)
+    groups = ready(cut(blocks(x for _ in itertools.count()), 3))
+    came = [batch.first for batch in itertools.chain.from_iterable(itertools.islice(groups, 9))]
+    assert came == list(range(0, 3 * len(came), 3))
+    alive = threading.active_count()
+    groups.close()
+    assert threading.active_count() == alive - 1
 
 
 def test_a_row_is_counted_from_the_first_of_all_pieces():
@@ -214,7 +269,11 @@ def test_units_are_the_same_in_every_form(data, label, unit):
         (X, Y, IDS[:2], "3 records and 2 ids"),
         (iter([]), None, IDS, "no records, but 3 ids"),
         (iter([{"x": [1.0], "unit": SECRET}, {"x": [1.0]}]), None, None, "others have none"),
-        ((X, Y), None, [IDS], "one id for each record"),
+        ((X, Y), None, np.array([IDS]), "one id for each record"),
+        ((X, Y), None, [IDS], "the id in row 0"),
+        ((X, Y), None, ["anna", 1.5, SECRET], "the id in row 1"),
+        ((X, Y), None, [SECRET, "anna", True], "the id in row 2"),
+        ((X, Y), None, ["anna", SECRET + "\ud800", "b"], "the id in row 1"),
     ],
 )
 def test_ids_that_are_none_are_refused(data, label, unit, message):

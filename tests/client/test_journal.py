@@ -10,15 +10,18 @@ import sqlite3
 import subprocess
 import sys
 import time
+from functools import partial
 
 import httpx
+import numpy as np
 import pytest
 
 import perennial
 import perennial.__main__ as command
-from perennial import InvalidData, PerennialError, Uncertain, exchange, operations
+from perennial import InvalidData, InvalidRecords, PerennialError, Problem, Uncertain, appending, exchange
+from perennial.appending import post_records
 from perennial.exchange import Answer, Pause, Request
-from perennial.operations import post_records
+from perennial.journal import Journal
 from tests.client.conftest import forget_keys, numbered, posts
 from tests.client.test_load import FRAME, RECORDS, WRITERS
 from tests.conftest import Service, wait_until
@@ -112,6 +115,61 @@ def test_a_batch_without_an_answer_needs_one_from_people_on_the_next_day(
         numbered(stream, RECORDS)
 
 
+@pytest.mark.parametrize(("when", "answers"), [("after", ["skip", "send"]), ("before", ["send"])])
+def test_of_several_batches_without_an_answer_each_one_that_is_skipped_is_asked_about(
+    service: Service, client, faults, append, next_day, monkeypatch, when, answers
+):
+    """A load that was killed had announced three batches at once, and sent two of them."""
+    monkeypatch.setattr(appending, "ready", lambda batches: (group for group in [list(batches)]))
+    stream = client.stream(service.stream())
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Journal, "withdraw_unsent", lambda _: None)
+        append(break_off(faults, when=when).stream(stream.name), ahead=True)
+    next_day()
+    for answer, record in zip(["refuse", *answers[:-1]], (100, 200), strict=False):
+        with pytest.raises(Uncertain, match=f"begins with record {record} was"):
+            append(stream, ahead=True, uncertain=answer)
+    assert append(stream, ahead=True, uncertain=answers[-1]).records == RECORDS
+    numbered(stream, RECORDS)
+
+
+def test_batches_that_were_announced_and_not_sent_leave_no_doubt(
+    service: Service, client, faults, append, next_day, monkeypatch, tmp_path
+):
+    """A load that is interrupted says so to its journal."""
+    monkeypatch.setattr(appending, "ready", lambda batches: (group for group in [list(batches)]))
+    stream = client.stream(service.stream())
+    with pytest.raises(KeyboardInterrupt):
+        append(break_off(faults, when="after").stream(stream.name), ahead=True)
+    with journal_of(tmp_path / "days.sqlite") as journal:
+        assert journal.execute("SELECT first, entry IS NULL FROM batches").fetchall() == [(0, 0), (100, 1)]
+    next_day()
+    assert append(stream, ahead=True, uncertain="skip").records == RECORDS
+    numbered(stream, RECORDS)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_after_a_refusal_better_records_go_on(service: Service, client, append, ahead):
+    """A batch that was refused is not stored, so it may change."""
+    stream = client.stream(service.stream())
+    wrong = FRAME.copy()
+    wrong.loc[150, "rain"] = 7
+    with pytest.raises(InvalidRecords, match="begins with record 100: row 50"):
+        append(stream, wrong, ahead=ahead)
+    assert append(stream, ahead=ahead).records == RECORDS
+    numbered(stream, RECORDS)
+
+
+def test_after_a_refusal_smaller_batches_go_on(service: Service, client, tmp_path):
+    """The service of the tests takes bodies of at most 1 MiB."""
+    stream, x = client.stream(service.stream(features=100)), np.zeros((4000, 100))
+    append = partial(stream.append, x, label=np.zeros(4000), key="wide", journal=tmp_path / "wide.sqlite")
+    with pytest.raises(Problem, match="smaller `batch`"):
+        append(batch=4000)
+    assert append(batch=1000).records == 4000
+    numbered(stream, 4000)
+
+
 @pytest.mark.parametrize("when", ["after", "before"])
 def test_on_the_same_day_the_service_knows(service: Service, client, faults, append, when):
     stream = client.stream(service.stream())
@@ -136,7 +194,7 @@ def test_the_service_knows_keys_of_each_api_key_apart(service: Service, client, 
 
 def test_another_stream_of_the_same_name_is_noticed(service: Service, client, append, next_day, tmp_path, monkeypatch):
     """On the same day everything is sent again, since keys decide; later it is refused."""
-    monkeypatch.setattr(operations, "NUMBERED_SECONDS", 0)
+    monkeypatch.setattr(appending, "NUMBERED_SECONDS", 0)
     stream = client.stream(service.stream())
     append(stream)
     numbered(stream, RECORDS)

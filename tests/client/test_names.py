@@ -12,8 +12,11 @@ import perennial.__main__ as command
 from perennial import InvalidData, Model, Unsupported, connect, connect_async
 from perennial.data import blocks, features_of
 from perennial.names import Names
+from perennial.schema import Schema
 from perennial.settings import stream as stream_settings
+from service.streams.schema import StreamSchema
 from tests.client.conftest import numbered
+from tests.client.releases import MAPS, SIDE, TEXTS
 from tests.client.test_estimators import model
 from tests.client.test_load import WRITERS
 from tests.conftest import Service
@@ -173,3 +176,17 @@ def test_ndjson_by_name_is_loaded(service: Service, client, key_file, tmp_path):
     stream = client.stream(service.stream(columns=["temp", "wind"], class_names=["dry", "rain"]))
     assert command.main(["load", stream.name, str(file), "--url", service.url, "--key-file", str(key_file)]) == 0
     numbered(stream, 2)
+
+
+@pytest.mark.parametrize("mapped", MAPS)
+def test_the_most_records_of_a_batch_are_the_services(mapped):
+    """So that a load never sends more: with its key a batch is not split."""
+    features = 2 if mapped in TEXTS else SIDE**2
+    task = {"kind": "classification", "classes": 2}
+    stream = StreamSchema.model_validate({"features": features, "task": task, "feature_map": MAPS[mapped]})
+    known = Schema.of(stream.model_dump(mode="json"))
+    assert known.most_records == stream.layout().most_records
+
+
+def test_of_a_map_that_is_new_no_limit_is_known():
+    assert Schema.of({"features": 3, "feature_map": {"kind": "new", "version": 1}}).most_records > 10**6

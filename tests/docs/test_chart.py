@@ -1,6 +1,8 @@
 """The Helm chart: rendered by Helm itself, and held to Kubernetes' schemas and to what the service promises."""
 
 import re
+import subprocess
+import sys
 from functools import cache
 from typing import Any
 
@@ -13,6 +15,7 @@ from service.settings import API_METRICS_PORT, WORKER_METRICS_PORT, Settings
 from tests.docs.pages import ROOT
 
 helm = pytest.importorskip("helm_python", reason="Helm comes as a wheel for Linux on x86-64 alone")
+pytest.importorskip("distributed")
 kubernetes = pytest.importorskip("kubernetes_validate")
 
 CHART = ROOT / "deploy" / "helm" / "perennial"
@@ -21,6 +24,8 @@ VALUES: dict[str, dict[str, Any]] = {
     "as it is": {},
     "object store": {"segments": STORE, "settings": {"lease_seconds": "10"}},
     "scaled": {"segments": STORE, "worker": {"autoscaling": {"enabled": True}}},
+    "dask": {"segments": STORE, "dask": {"enabled": True, "worker": {"autoscaling": {"enabled": True}}}},
+    "dask by hand": {"dask": {"enabled": True, "scheduler": {"nodeSelector": {"disk": "ssd"}}}},
     "shared volume": {"segments": {"volume": {"accessMode": "ReadWriteMany", "storageClassName": "nfs"}}},
     "by hand": {
         "api": {"autoscaling": {"enabled": False}, "nodeSelector": {"disk": "ssd"}},
@@ -90,15 +95,24 @@ def test_a_pod_is_spared_the_variables_that_kubernetes_makes_of_services(values)
 def test_secrets_come_by_reference_and_settings_exist(values):
     known = {f"PERENNIAL_{name.upper()}" for name in Settings.model_fields}
     for container in containers(values):
-        assert {variable["name"] for variable in container["env"]} <= known
-        by_value = {variable["name"] for variable in container["env"] if "value" in variable}
+        assert {variable["name"] for variable in container.get("env", ())} <= known
+        by_value = {variable["name"] for variable in container.get("env", ()) if "value" in variable}
         assert not by_value & {f"PERENNIAL_{name}" for name in ("REDIS_URL", "DATABASE_URL", "ADMIN_KEY")}
+
+
+@cache
+def run_by_hand(command: tuple[str, ...]) -> int:
+    """Return the status of a command of Dask that reads its arguments, and then only says what there are."""
+    return subprocess.run([sys.executable, "-m", *command, "--help"], capture_output=True, check=False).returncode
 
 
 @every
 def test_every_command_is_one_of_ours(values):
     for container in containers(values):
-        assert CliRunner().invoke(app, [*container["args"], "--help"]).exit_code == 0
+        if container["name"].startswith("dask"):
+            assert run_by_hand(tuple(container["command"])) == 0
+        else:
+            assert CliRunner().invoke(app, [*container["args"], "--help"]).exit_code == 0
 
 
 @every
@@ -129,10 +143,9 @@ def test_prometheus_asks_where_metrics_are_served(values, part):
     (container,) = (each for each in containers(values) if each["name"] == part)
     assert {"name": "metrics", "containerPort": port} in container["ports"]
     assert {"name": "PERENNIAL_METRICS_HOST", "value": "0.0.0.0"} in container["env"]
-    served = [
-        each["targetPort"] for service in of_kind(values, "Service").values() for each in service["spec"]["ports"]
-    ]
-    assert served == ["http"], "no service shows metrics"
+    services = of_kind(values, "Service").values()
+    served = {each["targetPort"] for service in services for each in service["spec"]["ports"]}
+    assert served <= {"http", "dask"}, "no service shows metrics"
 
 
 def test_the_migration_comes_before_everything_else():
@@ -140,13 +153,14 @@ def test_the_migration_comes_before_everything_else():
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
 
 
-@pytest.mark.parametrize("values", ["object store", "scaled"])
+@pytest.mark.parametrize("values", ["object store", "scaled", "dask"])
 def test_with_an_object_store_no_volume_is_shared(values):
     assert of_kind(values, "PersistentVolumeClaim") == {}
     for pod in pods(values).values():
         assert not [each for each in pod["volumes"] if "persistentVolumeClaim" in each]
-    for container in (each for each in containers(values) if each["name"] != "migrate"):
-        assert {"name": "PERENNIAL_SEGMENT_STORE", "value": STORE["store"]} in container["env"]
+    for container in (each for each in containers(values) if each["name"] not in ("migrate", "dask-scheduler")):
+        if container["name"] != "dask-worker":  # that one is told by the worker
+            assert {"name": "PERENNIAL_SEGMENT_STORE", "value": STORE["store"]} in container["env"]
         assert container["envFrom"] == [{"secretRef": {"name": STORE["secret"]}}]
 
 
@@ -174,3 +188,39 @@ def test_workers_are_scaled_by_a_rule_that_prometheus_has():
     assert trigger["type"] == "prometheus"
     assert trigger["metadata"]["query"] in {rule["record"] for rule in rules}
     assert trigger["metadata"]["threshold"] == str(Settings.model_fields["publishers"].default)
+
+
+@pytest.mark.parametrize("values", ["dask", "dask by hand"])
+def test_only_workers_reach_the_ports_of_dask(values):
+    (policy,) = of_kind(values, "NetworkPolicy").values()
+    labels = {
+        name: each["spec"]["template"]["metadata"]["labels"] for name, each in of_kind(values, "Deployment").items()
+    }
+    (guarded,) = policy["spec"]["podSelector"]["matchExpressions"]
+    assert {each["app.kubernetes.io/component"] for each in labels.values()} >= set(guarded["values"])
+    (admitted,) = policy["spec"]["ingress"][0]["from"]
+    who = {name for name, each in labels.items() if admitted["podSelector"]["matchLabels"].items() <= each.items()}
+    assert who == {"perennial-worker", "perennial-dask-scheduler", "perennial-dask-worker"}
+
+
+@pytest.mark.parametrize("values", ["dask", "dask by hand"])
+def test_workers_of_dask_see_what_the_worker_sees_at_the_same_path(values):
+    (worker,) = (each for each in containers(values) if each["name"] == "worker")
+    (of_dask,) = (each for each in containers(values) if each["name"] == "dask-worker")
+    paths = [{mount["mountPath"] for mount in each["volumeMounts"]} for each in (worker, of_dask)]
+    assert paths[0] == paths[1]
+    assert worker.get("envFrom") == of_dask.get("envFrom")
+    (address,) = (each["value"] for each in worker["env"] if each["name"] == "PERENNIAL_DASK_SCHEDULER")
+    assert address in of_dask["command"]
+    (service,) = (
+        name for name, each in of_kind(values, "Service").items() if each["spec"]["ports"][0]["name"] == "dask"
+    )
+    assert address == f"tcp://{service}:8786"
+
+
+def test_workers_of_dask_are_scaled_by_a_rule_that_prometheus_has():
+    (trigger,) = of_kind("dask", "ScaledObject")["perennial-dask-worker"]["spec"]["triggers"]
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "scaling.yaml").read_text())["groups"][0]["rules"]
+    workers, rule = trigger["metadata"]["query"].split(" * ")
+    assert rule in {each["record"] for each in rules}
+    assert int(workers) > 0

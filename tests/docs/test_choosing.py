@@ -15,6 +15,7 @@ from tests.docs.pages import blocks, page, rows
 PAGE = page("choosing.md")
 RECOMMENDED = rows(PAGE, "## One recommendation")
 STREAM = StreamSchema.model_validate({"features": 5, "task": {"kind": "classification", "classes": 2}})
+NUMBERS = StreamSchema.model_validate({"features": 5, "task": {"kind": "regression", "bound": 1.0}})
 CATEGORIES = StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 5}})
 
 
@@ -34,8 +35,10 @@ def test_a_recommendation_can_be_published(stream):
 
 def test_the_example_is_what_most_streams_are_recommended():
     (example,) = map(json.loads, blocks(PAGE, "json"))
-    build(STREAM, PublicationConfiguration.model_validate(example))
-    assert f"**`{example['mechanism']['kind']}`**" in RECOMMENDED["anything else, drifting or not"][1]
+    for stream in (STREAM, NUMBERS):
+        build(stream, PublicationConfiguration.model_validate(example))
+    most = RECOMMENDED["anything else: classes or numbers to predict, drifting or not"]
+    assert f"**`{example['mechanism']['kind']}`**" in most[1]
 
 
 def test_it_links_the_catalogue():

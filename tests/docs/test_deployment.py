@@ -5,11 +5,13 @@ import re
 from fnmatch import fnmatch
 from importlib import resources
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner
 
 from service.cli import app
+from service.log import read_primaries
 from service.settings import API_METRICS_PORT, WORKER_METRICS_PORT
 from tests.docs.pages import ROOT
 
@@ -56,7 +58,10 @@ def test_what_is_mounted_is_there() -> None:
     assert mounted
 
 
-@pytest.mark.parametrize("name", ["valkey", "postgres", "prometheus", "grafana"])
+PRIMARIES = [name for name in SERVICES if name.startswith("valkey")]
+
+
+@pytest.mark.parametrize("name", [*PRIMARIES, "postgres", "objects", "prometheus", "grafana"])
 def test_a_server_is_not_root_and_tells_its_health(name) -> None:
     service = COMPOSE["services"][name]
 
@@ -64,8 +69,11 @@ def test_a_server_is_not_root_and_tells_its_health(name) -> None:
     assert service["healthcheck"]["test"]
 
 
-def test_the_log_keeps_what_it_answers() -> None:
-    command = COMPOSE["services"]["valkey"]["command"]
+@pytest.mark.parametrize("name", PRIMARIES)
+def test_the_log_keeps_what_it_answers(name) -> None:
+    command = COMPOSE["services"][name]["command"]
+    (volume,) = COMPOSE["services"][name]["volumes"]
+    assert volume.split(":")[0] in COMPOSE["volumes"]
     settings = dict(zip(command[1::2], command[2::2], strict=True))
 
     assert (settings["--appendonly"], settings["--appendfsync"]) == ("yes", "always")
@@ -87,7 +95,7 @@ def test_prometheus_asks_where_metrics_are_served(name) -> None:
 
 
 def test_the_api_reads_the_segments_and_cannot_write_to_them() -> None:
-    (mounted,) = COMPOSE["services"]["api"]["volumes"]
+    mounted, _copies = COMPOSE["services"]["api"]["volumes"]
     (folder,) = re.findall(r"PERENNIAL_SEGMENT_STORE=(\S+)", (ROOT / "Dockerfile").read_text())
     assert mounted == f"segments:{folder}:ro"
 
@@ -119,6 +127,20 @@ def test_the_compose_file_is_of_composes_schema() -> None:
     jsonschema, schemas = map(pytest.importorskip, ("jsonschema", "check_jsonschema.builtin_schemas"))
     schema = json.loads((resources.files(schemas) / "vendor" / "compose-spec.json").read_text())
     jsonschema.validate(COMPOSE, schema)
+
+
+def test_the_profile_with_several_primaries_is_what_its_lines_say() -> None:
+    text = (ROOT / ".env.example").read_text()
+    lines = dict(re.findall(r"^# ((?:PERENNIAL|AWS)_\w+)=(.+)$", text, flags=re.MULTILINE))
+    services = {name: each for name, each in COMPOSE["services"].items() if each.get("profiles") == ["several"]}
+    primaries = read_primaries(lines["PERENNIAL_REDIS_URL"]).every()
+    assert [urlsplit(each.url).hostname for each in primaries] == PRIMARIES
+    assert {*services, "valkey"} == {*PRIMARIES, "objects"}
+    assert len({tuple(COMPOSE["services"][name]["volumes"]) for name in PRIMARIES}) == len(PRIMARIES)
+    assert urlsplit(lines["AWS_ENDPOINT"]).hostname == "objects"
+    environment = COMPOSE["services"]["worker"]["environment"]
+    for name in lines.keys() - {"PERENNIAL_PORT", "PERENNIAL_LOG_LEVEL"}:
+        assert environment[name] is None or environment[name].startswith(f"${{{name}:-")
 
 
 def test_images_are_held_to_a_tag() -> None:

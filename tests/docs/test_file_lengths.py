@@ -6,7 +6,6 @@ ROOT = Path(__file__).parents[2]
 MOST_LINES = 400
 ROOMS = ("service", "client", "demo", "benchmarks", "docs", "tests")
 LONGER = {
-    "client/src/perennial/operations.py": "every operation of the client, which its two shells await or run",
     "benchmarks/paper_d.py": "the experiments of one paper, in its order",
     "tests/guarantees/test_over_http.py": "to be split by guarantee",
     "tests/mechanisms/test_configuration.py": "to be split by families",

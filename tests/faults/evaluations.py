@@ -13,6 +13,10 @@ from service.streams.slots import EvaluationSlots
 class Evaluations:
     """A rule and a check of a history of a stream, which may set slots aside."""
 
+    counted_blocks = 0
+    counted_models = 0
+    """Models that these blocks counted."""
+
     @rule(
         which=st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True),
         block=st.integers(1, 3),
@@ -38,9 +42,10 @@ class Evaluations:
         identities = {each.name: each.id for each in known}
         slots = self.stream.evaluation_slots or EvaluationSlots(period=1)
         models = [each for each in released if each.role == "model" and each.model["kind"] == "linear"]
-        for block in released:
-            if block.model["kind"] != "evaluation":
-                continue
+        blocks = [each for each in released if each.model["kind"] == "evaluation"]
+        self.counted_blocks = len(blocks)
+        self.counted_models = sum(version is not None for block in blocks for version in block.model["versions"])
+        for block in blocks:
             first = slots.slot(slots.before(block.fit_start))
             for name, version in zip(block.model["of"], block.model["versions"], strict=True):
                 of_it = (each for each in models if each.publication_id == identities[name] and each.time <= first)

@@ -46,9 +46,9 @@ def mechanisms() -> dict[str, dict[str, Any]]:
 class Scene:
     """The processes, the proxies before their PostgreSQL, and the readers."""
 
-    def __init__(self, servers: Servers, folder: Path, seed: str) -> None:
-        self.choose = random.Random(seed)
-        self._folder, self._seed, self._rounds = folder, seed, 0
+    def __init__(self, servers: Servers, folder: Path, seed: str, number: int = 0) -> None:
+        self.choose = random.Random(f"{seed} {number}")
+        self.seed, self._folder, self._rounds = seed, folder, 0
         self._stack = ExitStack()
         self.wrong: list[str] = []
         self.outcomes: list[str] = []

@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from service.ledger import verify
 from service.ledger.invariants import INVARIANTS
-from service.publishing.records import read_records
+from service.publishing.locating import read_records
 from service.store import segments, streams, tables
 from service.store.due_steps import due_steps
 from tests.conftest import HANG_SECONDS, ok

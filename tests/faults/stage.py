@@ -39,6 +39,13 @@ WORKING = [
 ]
 
 
+ON_OBJECTS = {
+    "SegmentObjects.put: object": "SegmentFiles.put: sync",
+    "SegmentObjects._create: object": "SegmentFiles.put_high_water_mark: sync",
+}
+"""Writes to an object store, as the moments above that they take the place of."""
+
+
 def accidents(moments: list[tuple[str, str]]) -> st.SearchStrategy[tuple[str, tuple[str, str]] | None]:
     """Draw an accident that happens when one of the moments comes first; often it doesn't come."""
     happen = [(what, moment) for moment in moments for what in ("crash", "overtaken")]
@@ -65,7 +72,7 @@ class Accidents:
             return  # another test's worker, which still runs in this process
         if self.dead:
             raise Crash
-        if self.what is None or (step, when) != self.at:
+        if self.what is None or (ON_OBJECTS.get(step, step), when) != self.at:
             return
         what, self.what = self.what, None
         if what == "crash":
@@ -101,6 +108,8 @@ class Stage:
     histories: int = 0
     steps: int = 0
     releases: int = 0
+    counted_blocks: int = 0
+    counted_models: int = 0
     numbered: int = 0
 
     def wait_for(self, coroutine):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import obstore
 import redis
 import redis.asyncio
 
@@ -76,6 +77,8 @@ def instrument(reach: Callable[[str, When], None], put: Callable[[Any, str, Any]
     put(Database, "transaction", transaction)
     around(os, "fsync", "sync")
     around(os, "unlink", "delete")
+    around(obstore, "put", "object")
+    around(obstore, "delete", "object")
     for mechanism in _below(Mechanism):
         if "step" in vars(mechanism):
             around(mechanism, "step", "fit")
@@ -148,6 +151,8 @@ def _step_of(called: str) -> str | None:
         return None if name in {"pipeline", "register_script", "close", "aclose"} else "log"
     if called in {"pipe.execute", "self._trim", "self._commands.send"}:
         return "log"
+    if called in {"obstore.put", "obstore.delete"}:
+        return "object"
     if called.endswith("mechanism.step"):
         return "fit"
     return {"transaction": "commit", "fsync": "sync", "unlink": "delete"}.get(name) if owner else None

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from tests.conftest import ok, wait_until
+from tests.conftest import choose_seed, ok, wait_until
 from tests.faults.clusters import Cluster, Progress
 from tests.faults.failover import Round, Scene, check, cut_off, pause, report
 from tests.faults.proxy import Proxy
@@ -21,25 +21,30 @@ MEASURED_BOUND = 0.1  # answers from the histogram have a larger error_bound, or
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let the tests share the first scene."""
+    wanted = metafunc.config.getoption("--failovers")
+    rounds = [min(ROUNDS_OF_A_SCENE, wanted - done) for done in range(0, wanted, ROUNDS_OF_A_SCENE)]
     if "failovers" in metafunc.fixturenames:
-        wanted = metafunc.config.getoption("--failovers")
-        rounds = [min(ROUNDS_OF_A_SCENE, wanted - done) for done in range(0, wanted, ROUNDS_OF_A_SCENE)]
-        metafunc.parametrize(("scene_number", "failovers"), list(enumerate(rounds)))
+        metafunc.parametrize(("scene", "failovers"), list(enumerate(rounds)), indirect=["scene"], scope="module")
+    else:
+        metafunc.parametrize("scene", [0], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def scene(request, servers, tmp_path_factory):
+    made = Scene(servers, tmp_path_factory.mktemp("scene"), choose_seed(request.config), request.param)
+    yield made
+    made.close()
 
 
 @pytest.mark.timeout(1800)
-def test_no_version_has_two_contents_after_failovers_that_lose_commits(
-    servers, tmp_path, scene_number, failovers, seed, record_property
-):
-    scene = Scene(servers, tmp_path, f"{seed} {scene_number}")
-    try:
-        with Proxy(scene.primary.socket) as replication:
-            for _ in range(failovers):
-                _fail_over(scene, replication)
-        record_property("faults", f"{failovers} failovers (seed {seed}): {report(scene)}")
-        check(scene)
-    finally:
-        scene.close()
+def test_no_version_has_two_contents_after_failovers_that_lose_commits(scene, failovers, record_property):
+    print(f"--seed {scene.seed}")
+    with Proxy(scene.primary.socket) as replication:
+        for _ in range(failovers):
+            _fail_over(scene, replication)
+    record_property("faults", f"{failovers} failovers (seed {scene.seed}): {report(scene)}")
+    check(scene)
 
 
 def _fail_over(scene: Scene, replication: Proxy) -> None:
@@ -79,32 +84,28 @@ def _kill(scene: Scene, running: Round, old: Cluster) -> Progress:
 
 
 @pytest.mark.timeout(300)
-def test_a_hard_query_is_not_answered_by_two_primaries(servers, tmp_path, seed):
+def test_a_hard_query_is_not_answered_by_two_primaries(scene):
     """The first API comes to the promoted standby, the second stays with the old primary: one threshold, twice."""
-    scene = Scene(servers, tmp_path, seed)
-    try:
-        with Proxy(scene.primary.socket) as replication, ExitStack() as clients:
-            first, second = (clients.enter_context(api.client()) for api in scene.apis)
-            _count_in(first)
-            old = scene.primary
-            scene.primary = standby = old.standby(scene.folder(), replication.port)
-            replication.switch(None)
-            cut_off(scene)
-            standby.promote()
-            scene.first.switch(standby.socket)
-            wait_until(lambda: first.get("/v1/streams/asked").status_code == 200)
-            answered_by = ["API 2"] if _measured(second) else []
-            if wait_until(lambda: "measured" if _measured(first) else _ended(first)) == "measured":
-                answered_by.append("API 1")
-            for client, reader in ((first, "API 1"), (second, "API 2")):
-                for each in ok(client.get("/v1/publications/answers/releases"))["items"]:
-                    scene.shown.release(each, reader)
-            scene.second.switch(standby.socket)
-            old.close()
-        check(scene)
-        assert len(answered_by) <= 1
-    finally:
-        scene.close()
+    with Proxy(scene.primary.socket) as replication, ExitStack() as clients:
+        first, second = (clients.enter_context(api.client()) for api in scene.apis)
+        _count_in(first)
+        old = scene.primary
+        scene.primary = standby = old.standby(scene.folder(), replication.port)
+        replication.switch(None)
+        cut_off(scene)
+        standby.promote()
+        scene.first.switch(standby.socket)
+        wait_until(lambda: first.get("/v1/streams/asked").status_code == 200)
+        answered_by = ["API 2"] if _measured(second) else []
+        if wait_until(lambda: "measured" if _measured(first) else _ended(first)) == "measured":
+            answered_by.append("API 1")
+        for client, reader in ((first, "API 1"), (second, "API 2")):
+            for each in ok(client.get("/v1/publications/answers/releases"))["items"]:
+                scene.shown.release(each, reader)
+        scene.second.switch(standby.socket)
+        old.close()
+    check(scene)
+    assert len(answered_by) <= 1
 
 
 def _count_in(client: httpx.Client) -> None:

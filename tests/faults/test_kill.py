@@ -22,10 +22,13 @@ from service.embedded import embedded_database
 from service.store import tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
+from service.store.segment_places import open_place
 from service.worker.publisher import ENDED_TWICE
 from tests.conftest import ok, publication, wait_until
 from tests.faults.load import Producer, Watcher, check, drained, due, evaluation, set_up
 from tests.faults.up import PARTS, ROOT, Up
+from tests.log.primaries import PRIMARIES, Three, three_in_cluster
+from tests.store.objects.server import BUCKET, serving
 
 KILLS_IN_A_ROUND = 20
 DEATHS_OF_ONE_PART = 4  # `up` takes the fifth within a minute for something that restarting won't mend, and stops
@@ -46,9 +49,35 @@ def up(tmp_path: Path) -> Iterator[Up]:
     running.stop()
 
 
+@pytest.fixture
+def far_apart(tmp_path: Path) -> Iterator[tuple[Up, Three]]:
+    """`perennial up` with its log on a cluster of three primaries, and its segments in an object store."""
+    with three_in_cluster(tmp_path / "log") as three, serving():
+        running = Up(tmp_path / "data of a user", redis_url=three.url, segment_store=f"s3://{BUCKET}/kills")
+        running.start()
+        yield running, three
+        running.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up, round_, kills, seed, record_property):
+    files = SegmentFiles(up.folder / "segments")
+    kill_and_check(up, None, files, round_, kills, seed, record_property)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_kill_9_with_a_cluster_and_an_object_store_loses_nothing(
+    far_apart, tmp_path: Path, round_, kills, seed, record_property
+):
+    up, three = far_apart
+    files = open_place(f"s3://{BUCKET}/kills", tmp_path / "copies", most_bytes=2**20)
+    kill_and_check(up, three, files, round_, kills, seed, record_property)
+    assert three.refused_across_slots() == 0
+
+
+def kill_and_check(up: Up, three: Three | None, files: SegmentFiles, round_, kills, seed, record_property) -> None:
     choose = random.Random(f"{seed} {round_}")
     gaussian = {"kind": "continual", "base": 100, "update_every": 50}
     publications = {
@@ -67,7 +96,7 @@ def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up, round_, ki
     watcher = Watcher(up.client, list(publications))
     for thread in (*producers, watcher):
         thread.start()
-    killed = _kill(up, choose, kills)
+    killed = _kill(up, three, choose, kills)
     up.await_ready(again=True)
     with up.client() as client:
         for stream in ("one", "two"):  # enough for a model of each publication, however soon the kills were over
@@ -84,13 +113,13 @@ def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up, round_, ki
     with embedded_database(up.folder) as url:
         database = Database(url)
         wait_until(lambda: not due(database))
-        check(database, SegmentFiles(up.folder / "segments"), producers)
+        check(database, files, producers)
         with database.transaction() as connection:
             versions = connection.execute(select(func.count()).select_from(tables.releases)).scalar_one()
         database.close()
     verified = subprocess.run(
         [sys.executable, "-m", "service", "ledger", "verify", "--data-dir", str(up.folder)],
-        check=False, cwd=ROOT, capture_output=True, text=True, timeout=200,
+        check=False, cwd=ROOT, env=up.environment, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert verified.returncode == 0, verified.stdout
     accepted = sum(len(producer.accepted) for producer in producers)
@@ -111,8 +140,11 @@ def publishes(client: httpx.Client, name: str) -> bool:
     return described["latest"] is not None or ENDED_TWICE in (described["reason"] or "")
 
 
-def _kill(up: Up, choose: random.Random, kills: int) -> Counter[str]:
-    """Kills one part or the supervisor at random moments, recoveries from earlier ones included."""
+def _kill(up: Up, three: Three | None, choose: random.Random, kills: int) -> Counter[str]:
+    """Kills one part or the supervisor at random moments, recoveries from earlier ones included.
+
+    three: the primaries of the log, where `up` does not run the log itself.
+    """
     done: Counter[str] = Counter()
     since_start: Counter[str] = Counter()
     while done.total() < kills:
@@ -122,7 +154,12 @@ def _kill(up: Up, choose: random.Random, kills: int) -> Counter[str]:
         up.go_on()
         victim = choose.choice([*PARTS, "supervisor"])
         # The API and the worker end themselves when they are starting as PostgreSQL goes.
-        if victim == "supervisor" or since_start[victim] + since_start["postgres"] >= DEATHS_OF_ONE_PART:
+        if victim == "valkey" and three is not None:
+            number = choose.randint(1, PRIMARIES)
+            three.kill(number)
+            time.sleep(choose.uniform(0.0, 0.8))
+            three.start(number)
+        elif victim == "supervisor" or since_start[victim] + since_start["postgres"] >= DEATHS_OF_ONE_PART:
             up.kill()
             up.begin()
             since_start.clear()

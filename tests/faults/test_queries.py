@@ -178,7 +178,7 @@ def test_processes_that_find_a_query_hard_at_the_same_time_measure_it_once(world
         for thread in threads:
             thread.start()
         with apis[0].client() as client:
-            for number in range(6):
+            for number in range(3):
                 ok(client.post("/v1/streams/s/records", json={"y": [number % CATEGORIES] * 40}), 202)
                 wait_until(lambda upto=160 + 40 * number: ask(client, EASY)["time"] >= upto * 0.99)
             over.set()

@@ -25,7 +25,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_no_version_has_two_contents_after_restores_beneath_running_processes(
     servers, tmp_path, scene_number, restores, seed, record_property
 ):
-    scene = Scene(servers, tmp_path, f"{seed} {scene_number}")
+    scene = Scene(servers, tmp_path, seed, scene_number)
     try:
         for _ in range(restores):
             _restore(scene)

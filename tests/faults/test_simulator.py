@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from itertools import product
 from secrets import token_hex
 
 import hypothesis
@@ -39,6 +40,7 @@ from service.store.publications import NewPublication
 from service.streams.codec import pack
 from service.streams.schema import StreamSchema
 from tests.conftest import run_out
+from tests.faults.conftest import LOGS, SEGMENTS
 from tests.faults.evaluations import Evaluations
 from tests.faults.load import Batch, check, due
 from tests.faults.stage import APPENDING, WORKING, WRITTEN, Stage, accidents
@@ -118,7 +120,7 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
             )  # fmt: skip
         self.begin_publication(which)
         if every is not None:
-            self.begin_evaluation([0], 2, 0, ticks=False)
+            self.begin_evaluation([0], 1, 0, ticks=False)
 
     @rule(records=st.integers(1, 6), accident=accidents(WORKING))
     def post_and_work(self, records, accident):
@@ -287,6 +289,8 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
         check(self.stage.database, self.stage.files, [self.promises])
         self.check_sums()
         self.stage.releases += len(self.shown)
+        self.stage.counted_blocks += self.counted_blocks
+        self.stage.counted_models += self.counted_models
 
     def send(self, batch, key, accident):
         numbers = np.arange(batch.first, batch.stop)
@@ -327,8 +331,10 @@ def test_random_histories_keep_every_promise(stage, seed, request, record_proper
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_random_histories_on_a_cluster_keep_every_promise(stage_on_a_cluster, seed, request, record_property):
-    take_random_histories(stage_on_a_cluster, seed, request, record_property)
+@pytest.mark.parametrize("stage", list(product(SEGMENTS, LOGS))[1:], ids=" ".join, indirect=True)
+def test_random_histories_elsewhere_keep_every_promise(stage, seed, request, record_property):
+    """Segments in a folder or an object store, whose answers fail or not; one primary, a list of three, a cluster."""
+    take_random_histories(stage, seed, request, record_property)
 
 
 def take_random_histories(stage, seed, request, record_property):
@@ -348,5 +354,7 @@ def take_random_histories(stage, seed, request, record_property):
     record_property(
         "faults",
         f"{stage.histories} histories (seed {seed}) of {stage.steps} steps, with {stage.accidents.crashes} crashes, "
-        f"{stage.accidents.overtakings} workers overtaken and {stage.releases} releases: every promise kept",
+        f"{stage.accidents.overtakings} workers overtaken and {stage.releases} releases, "
+        f"{stage.counted_blocks} of them blocks of evaluations, which counted {stage.counted_models} models: every "
+        "promise kept",
     )

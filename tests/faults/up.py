@@ -17,10 +17,10 @@ PARTS = {"valkey": "valkey-server", "postgres": "bin/postgres", "api": "-m servi
 
 
 class Up:
-    """A data folder and what runs on it."""
+    """A data folder and what runs on it, with settings of its own beside those that it is started with."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder, self.settings = folder, settings
         self.output = folder.with_name(f"{folder.name}.log")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -32,11 +32,16 @@ class Up:
     def begin(self, **settings: str) -> None:
         """Starts it and does not wait."""
         command = [sys.executable, "-m", "service", "up", "--data-dir", str(self.folder), "--port", str(self.port)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
         settings = {"metrics_port": "0"} | settings  # those of other tests run on this machine at the same time
-        environment |= {f"PERENNIAL_{name.upper()}": value for name, value in settings.items()}
+        environment = self.environment | {f"PERENNIAL_{name.upper()}": value for name, value in settings.items()}
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of commands on the data folder."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
+        return inherited | {f"PERENNIAL_{name.upper()}": value for name, value in self.settings.items()}
 
     def stop(self) -> None:
         """As Ctrl-C does."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from redis.exceptions import ResponseError
 
 from service.log import LogUnavailable, commands
 from service.log.commands import Commands
@@ -71,5 +73,57 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_command(servers, monkey
             assert (one, other) == (b"a", b"b")
             assert "unknown command" in str(error)
             assert len(relay.clients) == 2
+
+    asyncio.run(ask())
+
+
+def test_answers_belong_to_their_commands_however_many_are_on_their_way(servers):
+    """Also where commands share a connection, and where some are large."""
+
+    async def ask(sender: Commands, number: int) -> None:
+        size = 2 ** random.randrange(4, 18)
+        value = str(number).encode() * size
+        echoed, error = await sender.send([("ECHO", value), ("NO", number)])
+        assert echoed == value
+        assert isinstance(error, ResponseError)
+
+    async def all_at_once() -> None:
+        sender = Commands(servers.redis_url)
+        await asyncio.gather(*(ask(sender, number) for number in range(300)))
+        assert 1 < len(sender._open) <= commands.MOST_CONNECTIONS
+        await sender.close()
+
+    asyncio.run(all_at_once())
+
+
+def test_who_waits_on_a_lost_connection_is_told_and_the_next_command_gets_another(servers):
+    async def ask() -> None:
+        async with relayed(servers.redis_url) as (relay, sender):
+            relay.free.set()
+            assert await sender.send([("ECHO", "first")]) == [b"first"]
+            relay.free.clear()
+            waiting = [asyncio.create_task(sender.send([("ECHO", number)])) for number in range(3)]
+            await asyncio.sleep(0.1)
+            for connection in list(sender._open):
+                connection.close()
+            for each in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(each, LogUnavailable)
+            relay.free.set()
+            assert await sender.send([("ECHO", "again")]) == [b"again"]
+
+    asyncio.run(ask())
+
+
+def test_one_who_waits_no_more_takes_no_answer_of_others(servers):
+    async def ask() -> None:
+        sender = Commands(servers.redis_url)
+        assert await sender.send([("ECHO", "first")]) == [b"first"]
+        gone = [asyncio.create_task(sender.send([("ECHO", "gone")])) for _ in range(3)]
+        await asyncio.sleep(0)
+        stays = asyncio.create_task(sender.send([("ECHO", "stays")]))
+        for each in gone:
+            each.cancel()
+        assert await stays == [b"stays"]
+        await sender.close()
 
     asyncio.run(ask())

@@ -1,6 +1,7 @@
 """Several primaries hold the logs of different streams, and one that is away keeps no other stream waiting."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from secrets import token_hex
 
@@ -118,6 +119,29 @@ def test_one_primary_that_is_away_keeps_no_other_stream_waiting(service: Service
     with database.transaction() as connection:
         assert verify(connection).findings == []
     database.close()
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_streams_of_other_primaries_go_on(service: Service, three: Three, names: list[str], kills: int):
+    """Each gets its numbers while one primary is away. With --long within a second of the kill, at best of three."""
+    by_place = places(service, names)
+    seconds = []
+    for sent in range(1, kills + 1):
+        three.kill(2)
+        began = time.monotonic()
+        try:
+            others = [name for name in names if by_place[name] != 2]
+            for name in others:
+                ok(send(service, name), 202)
+            for name in others:
+                numbered(service, name, 2 * sent)
+            seconds.append(time.monotonic() - began)
+        finally:
+            three.start(2)
+    assert kills == 1 or min(seconds) < 1
+    for name in names:
+        if by_place[name] == 2:
+            wait_until(lambda: send(service, name).status_code == 202)  # noqa: B023
 
 
 def test_a_reader_sees_what_came_before_it_looked_and_what_comes_later(three: Three):

@@ -95,17 +95,26 @@ def test_whatever_is_offered_or_was_measured_has_a_place_of_its_own():
     assert len(set(offers)) == len(offers)
 
 
+REMOVABLE = [family.kind for family in MECHANISMS if family.takes and known_by_two_lines(family)]
+
+
 @pytest.mark.parametrize(
-    "family", [family.kind for family in MECHANISMS if family.takes and known_by_two_lines(family)]
+    "families",
+    [REMOVABLE, *(pytest.param([kind], marks=pytest.mark.long) for kind in REMOVABLE)],
+    ids=" ".join,
 )
-def test_a_family_is_taken_out_with_its_folder_and_its_lines_of_the_registry(family, tmp_path):
-    """Nothing else of the service knows it: without both the document is that of all others."""
+def test_families_are_taken_out_with_their_folders_and_their_lines_of_the_registry(families, tmp_path):
+    """Nothing else of the service knows them: without both the document is that of all others.
+
+    All are taken out at once: no mechanism imports another one.
+    """
     shutil.copytree(SERVICE, tmp_path / "service", ignore=shutil.ignore_patterns("samples"))
-    shutil.rmtree(tmp_path / "service" / "mechanisms" / family)
+    for family in families:
+        shutil.rmtree(tmp_path / "service" / "mechanisms" / family)
     registry = tmp_path / "service" / "mechanisms" / "registry.py"
     lines = registry.read_text().splitlines(keepends=True)
-    others = [line for line in lines if family not in line]
-    assert len(lines) - len(others) == 2
+    others = [line for line in lines if not any(family in line for family in families)]
+    assert len(lines) - len(others) == 2 * len(families)
     registry.write_text("".join(others))
     code = "import json, sys; from service.api.app import create_app; from service.settings import Settings; "
     code += "json.dump(create_app(Settings(_env_file=None)).openapi()['components']['schemas'], sys.stdout)"
@@ -114,8 +123,9 @@ def test_a_family_is_taken_out_with_its_folder_and_its_lines_of_the_registry(fam
     )
     without, whole = json.loads(ended.stdout), document()["components"]["schemas"]
     names = {each.settings.__name__ for each in MECHANISMS}
-    assert names - set(without) == {MECHANISMS[family].settings.__name__}
-    assert family not in json.dumps(without["PlanRequest"]["properties"]["mechanism"])
+    assert names - set(without) == {MECHANISMS[family].settings.__name__ for family in families}
+    offered = json.dumps(without["PlanRequest"]["properties"]["mechanism"])
+    assert not any(family in offered for family in families)
     assert all(without[name] == whole[name] for name in names & set(without))
 
 

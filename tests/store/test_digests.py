@@ -8,15 +8,34 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
 
-from service.store import charges, digests, lineage, parts, publications, releases, segments, streams
+from service.store import charges, digests, lineage, publications, releases, segments, streams
 from service.store.publications import Publication
 from service.store.segments import Segment
 from service.store.streams import Stream
+from service.store.unwritten import remembered
 
 
 def test_it_is_the_sha256_of_the_rfc_8785_form():
     assert digests.of({"b": 1.0, "a": [None, "é"]}) == hashlib.sha256('{"a":[null,"é"],"b":1}'.encode()).hexdigest()
+
+
+_SMALL = st.integers(1 - 2**53, 2**53 - 1)
+_PLAIN = st.none() | st.booleans() | _SMALL | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+
+
+@given(st.recursive(_PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_it_is_the_form_of_whatever_json_holds(content):
+    assert digests.of(content) == hashlib.sha256(rfc8785.dumps(content)).hexdigest()
+
+
+def test_what_is_no_text_is_no_name_and_no_content():
+    for content in ({1: 2}, {"a": "\ud800"}, {"a": b""}, {"a": Decimal(1)}):
+        with pytest.raises(ValueError, match=r"strings|surrogates|unsupported"):
+            digests.of(content)
 
 
 @pytest.mark.parametrize("place", [lambda x: x, lambda x: [x], lambda x: {"seed": [{"of": x}]}])
@@ -59,7 +78,7 @@ NUMBERS = np.arange(6.0).reshape(2, 3)
 
 
 def digest_of_memory(number: int, values: Any, terms: Any) -> str | None:
-    return parts.remembered({1: NUMBERS, number: values}, terms).digest
+    return remembered({1: NUMBERS, number: values}, terms).digest
 
 
 @pytest.mark.parametrize("changed", ["number", "shape", "values", "terms"])

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import Connection, insert, text
 
 from service.embedded import postgres
 from service.store import tables
-from service.store.database import Database, DatabaseUnsafe, require_durability
+from service.store.database import Database, DatabaseUnsafe, pipelined, require_durability, write
 from service.store.migrate import migrate
 from tests.conftest import World, wait_until
 from tests.faults.clusters import Cluster
@@ -30,8 +30,25 @@ def setting(connection: object, name: str) -> str:
     return connection.execute(text(f"SHOW {name}")).scalar_one()
 
 
+def by_sqlalchemy(connection: Connection, resource: str) -> None:
+    connection.execute(insert(tables.leases).values(resource=resource))
+
+
+def by_the_driver(connection: Connection, resource: str) -> None:
+    write(connection, insert(tables.leases), {"resource": resource})
+
+
+def by_the_driver_in_a_pipeline(connection: Connection, resource: str) -> None:
+    with pipelined(connection):
+        by_the_driver(connection, resource)
+
+
+WRITING = [by_sqlalchemy, by_the_driver, by_the_driver_in_a_pipeline]
+
+
+@pytest.mark.parametrize("add", WRITING)
 @pytest.mark.parametrize("configured", ["off", "local", "remote_write"])
-def test_every_transaction_that_writes_commits_durably_whatever_is_configured(world: World, configured):
+def test_every_transaction_that_writes_commits_durably_whatever_is_configured(world: World, configured, add):
     database = Database(world.settings.database_url)
     with database.transaction() as connection:
         name = connection.execute(text("SELECT current_database()")).scalar_one()
@@ -41,7 +58,7 @@ def test_every_transaction_that_writes_commits_durably_whatever_is_configured(wo
     for number in range(2):  # the second has the same connection, on which it is not set any more
         with database.transaction() as connection:
             assert setting(connection, "synchronous_commit") == configured
-            connection.execute(insert(tables.leases).values(resource=f"test:{number}"))
+            add(connection, f"test:{number}")
             assert setting(connection, "synchronous_commit") == "on"
     database.close()
 

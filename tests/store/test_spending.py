@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from itertools import accumulate
 
 import pytest
 from sqlalchemy import Connection, func, select, update
 
 from service.ledger import admission, charging, open_entry, open_ledger, reservations, spending, summaries
-from service.ledger.charging import NewCharge
 from service.ledger.errors import BudgetExceeded
 from service.ledger.verify import verify
 from service.privacy.accounting import composition
@@ -21,6 +21,7 @@ from service.store import publications, streams, tables
 from service.store.database import Database
 from service.store.publications import NewPublication
 from service.store.rows import Rows
+from service.store.unwritten import NewCharge
 from tests.conftest import World
 
 RECORDS = 150
@@ -78,13 +79,14 @@ def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[Priv
     for each in publications.of_stream(connection, 1):
         if each.slots is not slots:
             continue
-        amounts = [Fraction(0)] * RECORDS
+        steps = [Fraction(0)] * (RECORDS + 1)
         mine = tables.charges.c.publication_id == each.id, tables.charges.c.id <= charges
         for row in connection.execute(select(tables.charges).where(*mine)):
-            for record in range(row.start, row.stop):
-                amounts[record] += Fraction(row.rho if row.epsilon is None else row.epsilon)
+            amount = Fraction(row.rho if row.epsilon is None else row.epsilon)
+            steps[row.start] += amount
+            steps[row.stop] -= amount
         of_it = spending.component_of(each)
-        for record, amount in enumerate(amounts):
+        for record, amount in enumerate(list(accumulate(steps))[:RECORDS]):
             spent[record] += of_it.loss(amount)
             if each.state != "running":
                 reserved[record] += of_it.reserved_after_end(amount)
@@ -128,7 +130,7 @@ def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
         for amount in (left, left + Fraction(1, 2**40)):
             cost = PrivacyLoss(**{part: amount})
             over = reservations.refused(connection, stream, of_stream, cost, start, slots)
-            assert (over is None) == all((each + cost).within(stream.budget.limit) for each in reserved[start:])
+            assert (over is None) == all((each + cost).within(stream.budget.limit) for each in {*reserved[start:]})
             if over is not None:
                 assert over.start >= start
                 assert (over.spent, over.reserved) == (spent[over.start], reserved[over.start])

@@ -47,6 +47,10 @@ class Balancer(httpx.BaseTransport):
         self.ports, self.answers = ports, Counter()
         self._transport = httpx.HTTPTransport()
 
+    def hang_up(self) -> None:
+        """Close all connections. `close` would be called by the first of many clients that ends."""
+        self._transport.close()
+
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         request.url = request.url.copy_with(port=random.choice(self.ports))
         answer = self._transport.handle_request(request)
@@ -170,6 +174,7 @@ def cluster(servers: Servers, tmp_path: Path) -> Iterator[Cluster]:
     for part in made.parts:
         if part.process.poll() is None:
             part.end(signal.SIGKILL)
+    made.balancer.hang_up()
     made.database.close()
 
 

@@ -19,9 +19,11 @@ from sqlalchemy.engine import make_url
 
 from service.embedded import Servers, embedded_database, embedded_servers
 from service.embedded.postgres import SUPERUSER
+from service.ledger import verify as ledger
 from service.mechanisms.lifelong import encoder_pass
 from service.store.database import Database
 from service.store.migrate import migrate
+from service.store.segment_files import SegmentFiles
 from tests.conftest import ok, wait_until
 from tests.faults.up import ROOT, Up
 from tests.upgrades.make_folder import (
@@ -68,10 +70,10 @@ class Folder(NamedTuple):
     rows: dict[str, set[tuple]]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    """The archived folder with its database restored, before any migration of this version."""
-    path = tmp_path / "data"
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """The archived folder with its database restored. One test looks at it before the other one migrates it."""
+    path = tmp_path_factory.mktemp("older") / "data"
     with tarfile.open(ARCHIVE) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and newer
         archive.extractall(path)
@@ -104,29 +106,29 @@ def rows(url: str, queries: dict[str, str]) -> dict[str, set[tuple]]:
 
 
 def test_the_folder_has_something_of_everything(folder: Folder):
-    running = {(name, state) for name, state in rows_of(folder, "SELECT name, state FROM publications")}
-    assert running == {(name, "running") for name in (*PUBLICATIONS, DELAYED)} | {(name, "stopped") for name in ENDED}
-    assert all(folder.rows.values())
-    assert rows_of(folder, "SELECT 1 FROM erasures")
-    assert rows_of(folder, "SELECT 1 FROM label_requests WHERE label IS NOT NULL")
-    assert rows_of(folder, "SELECT 1 FROM label_requests WHERE label IS NULL")
-    released = {name for (name,) in rows_of(folder, "SELECT name FROM publications WHERE version > 0")}
-    assert released >= {*PUBLICATIONS, *ENDED} - {"queries"}
-
-
-def rows_of(folder: Folder, query: str) -> set[tuple]:
+    looks = {
+        "publications": "SELECT name, state FROM publications",
+        "erased": "SELECT 1 FROM erasures",
+        "labelled": "SELECT 1 FROM label_requests WHERE label IS NOT NULL",
+        "unlabelled": "SELECT 1 FROM label_requests WHERE label IS NULL",
+        "released": "SELECT name FROM publications WHERE version > 0",
+    }
     with embedded_database(folder.path) as url:
-        return rows(url, {"": query})[""]
+        seen = rows(url, looks)
+    running = {(name, "running") for name in (*PUBLICATIONS, DELAYED)}
+    assert {tuple(row) for row in seen["publications"]} == running | {(name, "stopped") for name in ENDED}
+    assert all((folder.rows | seen).values())
+    assert {name for (name,) in seen["released"]} >= {*PUBLICATIONS, *ENDED} - {"queries"}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_publication_goes_on_with_what_it_remembers(folder: Folder, up: Up):
-    attempted = rows_of(folder, ATTEMPTED)
     with embedded_servers(folder.path) as servers:
+        attempted = rows(servers.service_url, {"": ATTEMPTED})[""]
         migrate(servers.database_url, service=servers.service_url)
         assert rows(servers.service_url, PROMISED | REMEMBERED) == folder.rows
-    verify(folder.path)
+        verify(folder.path, servers.service_url)
     up.start()
     with up.client() as client:
         before = versions(client)
@@ -135,7 +137,8 @@ def test_every_publication_goes_on_with_what_it_remembers(folder: Folder, up: Up
             wait_until(lambda of=name, at=due: answer_labels(client, most=2**62) and is_past(client, of, at))
         wait_until(lambda: versions(client) != before)
     up.kill()
-    verify(folder.path)
+    with embedded_database(folder.path) as url:
+        verify(folder.path, url)
     up.start()
     with up.client() as client:
         post(client, RECORDS + NEW_RECORDS // 2, RECORDS + NEW_RECORDS)
@@ -149,7 +152,7 @@ def test_every_publication_goes_on_with_what_it_remembers(folder: Folder, up: Up
             old, new = newest(client, name)["parameters"]["values"][0][:2]
             assert old > new / 4 > 0, name
     up.stop()
-    verify(folder.path)
+    verify_as_a_user(folder.path)
     with embedded_database(folder.path) as url:
         later = rows(url, PROMISED)
     assert all(folder.rows[name] <= later[name] for name in PROMISED)
@@ -157,7 +160,17 @@ def test_every_publication_goes_on_with_what_it_remembers(folder: Folder, up: Up
     assert all(max_of(later, publication) == number for publication, number in counted.items())
 
 
-def verify(folder: Path) -> None:
+def verify(folder: Path, url: str) -> None:
+    """Check what `perennial ledger verify` checks."""
+    database = Database(url)
+    with database.transaction() as connection:
+        report = ledger.verify(connection)
+    findings = [*report.findings, *ledger.verify_segments(database, SegmentFiles(folder / "segments"))]
+    database.close()
+    assert findings == []
+
+
+def verify_as_a_user(folder: Path) -> None:
     """Run `perennial ledger verify`, which finds nothing."""
     command = [sys.executable, "-m", "service", "ledger", "verify", "--data-dir", str(folder)]
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=300)

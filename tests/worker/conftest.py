@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from service.log import Appender, Reader
-from service.publishing.records import read_records
+from service.publishing.locating import read_records
 from service.store import streams
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles

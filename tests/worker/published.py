@@ -19,6 +19,7 @@ from service.store.publications import NewPublication
 from service.store.segment_files import SegmentFiles
 from service.streams.codec import Columns
 from service.streams.schema import StreamSchema
+from service.worker.counting import counted
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
 from service.worker.workshop import Workshop
@@ -33,13 +34,15 @@ def number(database: Database, files: SegmentFiles, identity: int, columns: Colu
     """Records get their numbers on a stream, as the sealer gives them."""
     with database.transaction() as connection:
         stream = streams.get(connection, identity)
+    _, counts = counted(database, stream, columns)
+    with database.transaction() as connection:
         start, stop = stream.records, stream.records + len(next(iter(columns.values())))
         file, sha256 = files.write(stream.log, start, stop, columns)
         lease = leases.take(connection, leases.stream(identity), owner="test", seconds=600)
         segment = segments.Segment(start=start, stop=stop, file=file, sha256=sha256)
         sequence = stream.sealed_sequence + 1
         entry = numbering.SealedEntry(entry=f"{sequence}-1", sequence=sequence, start=start, stop=stop)
-        numbering.seal(connection, lease, stream, segment, [entry])
+        numbering.seal(connection, lease, stream, segment, [entry], counts=counts)
         leases.release(connection, lease)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from service.learning.sums import Partial
 from service.publishing.blocks import LocatedBlocks, as_stored
-from service.publishing.records import locate
+from service.publishing.locating import locate
 from service.worker import dask_blocks
 from service.worker.dask_blocks import DaskBlocks
 from tests.worker.test_large_fits import FEATURES, learner, opened, small  # noqa: F401

@@ -8,9 +8,11 @@ import pytest
 from sqlalchemy import func, update
 
 from service.api.routes.releases import _nothing_yet
+from service.ledger import open_entry
 from service.ledger.overview import overview
-from service.store import leases, tables
+from service.store import leases, tables, waits
 from service.store.due_fits import DueFit, due_fits
+from service.worker import fits
 from tests.worker.published import Bench
 from tests.worker.test_publishing import CONFIGURATION, bench  # noqa: F401
 
@@ -55,6 +57,27 @@ def test_it_is_fitted_since_a_worker_took_it(bench: Bench):
     assert waiting is None
     assert 0 <= fitting < 300
     assert f"fitting since {fit.since:%H:%M} UTC" in _nothing_yet(fit=fit).detail
+
+
+def test_a_fit_that_is_too_large_for_a_worker_says_so_for_as_long_as_it_waits(bench: Bench, monkeypatch):
+    monkeypatch.setattr(fits, "memory_limit", lambda: fits.BYTES_OF_A_PROCESS)
+    bench.publisher().step(threading.Event())
+    fit = seen(bench)
+    assert (fit.state, fit.reason is not None) == ("waiting", True)
+    assert fit.reason.endswith("give a worker more memory")
+    assert f"waiting since {fit.since:%H:%M} UTC, because a fit of" in _nothing_yet(fit=fit).detail
+    with bench.database.transaction() as connection:
+        leases.take(connection, leases.publication(bench.identity), owner="a larger worker", seconds=600)
+    assert (seen(bench).state, seen(bench).reason) == ("fitting", None)
+    with bench.database.transaction() as connection:
+        open_entry(connection, bench.now()).end("stopped")
+        assert connection.execute(tables.waits.select()).all() == []
+
+
+def test_why_a_fit_waited_is_not_said_of_the_next_one(bench: Bench):
+    with bench.database.transaction() as connection:
+        waits.note(connection, bench.identity, bench.now().due - 1, "of another step")
+    assert seen(bench).reason is None
 
 
 @pytest.mark.parametrize("bench", [LATE], indirect=True)

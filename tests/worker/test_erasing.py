@@ -7,7 +7,7 @@ import pytest
 
 from service.ledger.verify import verify_segments
 from service.log import Reader
-from service.publishing.records import read_records
+from service.publishing.locating import read_records
 from service.store import erasing, leases, segments, streams
 from service.store.segment_files import SegmentFiles
 from tests.conftest import run_out, wait_until

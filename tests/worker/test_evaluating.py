@@ -95,6 +95,14 @@ def test_the_version_is_the_newest_that_was_made_before_the_block(bench: Bench):
     verified(bench)
 
 
+def test_a_block_of_one_slot_can_be_all_that_a_release_read(bench: Bench):
+    """The evaluation begins at slot 3, which is set aside: its first block has no training slot."""
+    evaluation = evaluate(bench, start=3, block=1)
+    bench.publish_all()
+    assert [each.fit for each in released(bench, evaluation)][:2] == [(3, 4), (4, 8)]
+    verified(bench)
+
+
 def test_counts_are_those_of_the_evaluation_slots_that_are_there(bench: Bench):
     """All evaluation slots have odd numbers, so label 1; the model with hardly any noise is right."""
     evaluation = evaluate(bench)

@@ -3,12 +3,13 @@
 
 import os
 import signal
+import sys
 import threading
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 from resource import RLIMIT_AS, prlimit
-from subprocess import Popen
+from subprocess import Popen, check_output
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from sqlalchemy import update
 
 from service.ledger import open_entry
 from service.ledger.verify import verify
-from service.publishing.records import locate
+from service.publishing.locating import locate
 from service.store import publications, tables
 from service.worker import fits, memory_limit
 from service.worker.publisher import Publisher
@@ -67,14 +68,16 @@ def first_records(bench: Bench, number: int) -> None:
         connection.execute(update(tables.streams).values(records=number))
 
 
-@pytest.mark.parametrize("bench", [CONFIGURATION, LEADER], indirect=True, ids=["models", "memory"])
-def test_a_step_is_published_like_any_other(bench: Bench, apart):
-    first_records(bench, 6)
+@pytest.mark.parametrize(
+    ("bench", "records"), [(CONFIGURATION, 6), (LEADER, 4)], indirect=["bench"], ids=["models", "memory"]
+)
+def test_a_step_is_published_like_any_other(bench: Bench, apart, records):
+    first_records(bench, records)
     bench.publish_all()
     publication = bench.now()
     assert apart
     assert bench.counts() == (publication.version, publication.version)
-    assert (publication.position, publication.state) == (6, "running")
+    assert (publication.position, publication.state) == (records, "running")
     first_records(bench, 10)
     with bench.database.transaction() as connection:
         assert verify(connection).findings == []
@@ -88,6 +91,15 @@ def test_it_knows_no_server_and_no_key(bench: Bench, apart, monkeypatch):
     step(bench)
     assert seen
     assert not any(b"PERENNIAL" in each or b"a-secret" in each for each in seen)
+
+
+@pytest.mark.parametrize("program", ["service.worker.fit_process", "service.api.http.large_process"])
+def test_a_process_apart_loads_no_library_of_servers_or_logs(program):
+    """To load one takes as long as all the rest, at each start."""
+    look = f"import sys, {program}; print(*sorted({{each.partition('.')[0] for each in sys.modules}}))"
+    loaded = set(check_output([sys.executable, "-c", look], text=True).split())
+    assert "numpy" in loaded
+    assert loaded.isdisjoint({"sqlalchemy", "psycopg", "redis", "structlog", "rich", "fastapi", "starlette", "asyncio"})
 
 
 def test_it_is_behind_all_others_and_the_first_to_be_killed_for_memory(bench: Bench, apart, monkeypatch):
@@ -132,6 +144,7 @@ def test_a_limit_of_memory_ends_the_fit_and_not_the_worker(bench: Bench, apart, 
 def test_a_fit_that_memory_can_not_hold_does_not_begin(bench: Bench, apart, monkeypatch, capsys):
     """It waits for a worker with more memory; nothing is drawn, and no attempt is noted."""
     monkeypatch.setattr(fits, "memory_limit", lambda: fits.BYTES_OF_A_PROCESS)
+    first_records(bench, 6)
     step(bench)
     assert "may need 0 MiB by its plan" in capsys.readouterr().out
     assert (bench.now().state, bench.counts(), attempts(bench), apart) == ("running", (0, 0), [], [])

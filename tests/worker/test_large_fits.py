@@ -17,10 +17,17 @@ import pytest
 from service.learners.output_perturbation import OutputPerturbation
 from service.learning import sums
 from service.learning.losses import LOSSES
+from service.learning.records import Records
 from service.ledger.verify import verify
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.linear import LinearMechanism
+from service.mechanisms.scheduled import mechanism as scheduled
 from service.publishing.blocks import LocatedBlocks
-from service.publishing.records import Located, SegmentsMissing, locate, read_records
-from service.store import leases, segments
+from service.publishing.locating import locate, read_records
+from service.publishing.records import Located, SegmentsMissing
+from service.store import leases, releases, segments
+from service.streams.schema import StreamSchema
 from service.worker import fits
 from tests.conftest import wait_until
 from tests.worker.published import Bench, number, published
@@ -160,6 +167,64 @@ def test_blocks_hold_the_records_of_their_range(small: Bench):
     assert (len(parts), len(whole.y)) == (12, 140)
     for name in ("x", "y", "slots"):
         assert np.array_equal(np.concatenate([getattr(each, name) for each in parts]), getattr(whole, name))
+
+
+EVERY = 3
+SET_ASIDE = SCHEMA | {"evaluation": {"every": EVERY}}
+
+
+def deceptive(start: int, stop: int) -> dict[str, Any]:
+    """Records of slots [start, stop); the labels of evaluation slots are the opposite of what x says."""
+    content = columns(stop - start, start)
+    evaluated = np.arange(start, stop) % EVERY == EVERY - 1
+    return content | {"y": np.where(evaluated, 1 - content["y"], content["y"]).astype(np.int32)}
+
+
+def test_blocks_hold_training_slots_alone(world: World, monkeypatch):
+    """Blocks and segments begin at evaluation slots and at others; some of either kind were erased."""
+    monkeypatch.setattr(sums, "LEAST_BLOCK", 16)
+    monkeypatch.setattr(sums, "BLOCK_VALUES", 1)
+    settings = configuration(kind="independent_batches", batch=10**6)
+    with published(world, SET_ASIDE, settings, deceptive(0, 50), epsilon=2) as bench:
+        number(bench.database, bench.files, bench.stream().id, deceptive(50, 120))
+        with bench.database.transaction() as connection:
+            segments.erase(connection, bench.stream().id, 70, 75)
+        blocks = opened(bench, 5, 115)
+        parts = [blocks.read(start, stop) for start, stop in sums.cut(blocks.slots, FEATURES)]
+    expected = [slot for slot in range(5, 115) if slot % EVERY != EVERY - 1 and not 70 <= slot < 75]
+    assert len(parts) > 3
+    assert np.concatenate([each.slots for each in parts]).tolist() == expected
+    stored = np.concatenate([deceptive(0, 50)["y"], deceptive(50, 120)["y"]])
+    assert np.concatenate([each.y for each in parts]).tolist() == stored[expected].tolist()
+
+
+def test_a_fit_of_blocks_reads_and_counts_training_slots_alone(world: World, monkeypatch):
+    """Its noise is so little that the model of all slots is ten times as far away as chance can bring it."""
+    batch, segment = 5000, 1000
+    monkeypatch.setattr(scheduled, "LARGE_BYTES", 0)
+    monkeypatch.setattr(fits, "command", lambda number: [sys.executable, "-m", "tests.worker.in_blocks", str(number)])
+    settings = configuration(kind="independent_batches", batch=batch) | {"privacy": {"epsilon": 1000, "delta": 1e-6}}
+    with published(world, SET_ASIDE, settings, deceptive(0, segment), epsilon=1000) as bench:
+        for start in range(segment, batch, segment):
+            number(bench.database, bench.files, bench.stream().id, deceptive(start, start + segment))
+        bench.publisher().step(threading.Event())
+        with bench.database.transaction() as connection:
+            assert verify(connection).findings == []
+            release = releases.find(connection, bench.identity, 1)
+    assert release is not None
+    mechanism = build(StreamSchema.model_validate(SET_ASIDE), PublicationConfiguration.model_validate(settings))
+    assert isinstance(mechanism, LinearMechanism)
+    assert isinstance(mechanism.learner, OutputPerturbation)
+    assert mechanism.reads_blocks(batch)
+    parts = [deceptive(start, start + segment) for start in range(0, batch, segment)]
+    x, y = (np.concatenate([part[name] for part in parts]) for name in "xy")
+    training = np.flatnonzero(mechanism.training.among(0, batch))
+    (at_once,) = mechanism.step(batch, (), 1, lambda *_: Records(x=x[training], y=y[training], slots=training)).releases
+    assert release.noise == at_once.perturbation.to_json(), "it is for as many records"
+    near = 20 * release.noise["scale"]
+    assert np.abs(release.parameters - at_once.parameters).max() < near
+    of_all = mechanism.learner.fit(Records(x=x, y=y), batch, mechanism.origin)
+    assert np.abs(of_all - at_once.parameters).max() > 10 * near
 
 
 def test_a_fit_goes_on_where_files_are_put_together_while_it_reads(small: Bench):

@@ -9,7 +9,7 @@ from sqlalchemy import event, update
 
 from service.ledger.verify import verify
 from service.log import LogUnavailable, Reader
-from service.publishing.records import read_records
+from service.publishing.locating import read_records
 from service.store import leases, numbering, segments, streams, tables
 from service.store.segment_files import SegmentFiles
 from service.streams.feature_maps import build, feature_map

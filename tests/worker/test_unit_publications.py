@@ -6,18 +6,19 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import func, select, text, update
 
 from service.ledger import open_entry, open_ledger, reservations, spending
 from service.ledger.errors import BudgetExceeded
 from service.ledger.invariants import over_cap
-from service.ledger.verify import verify
+from service.ledger.verify import verify, verify_segments
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.privacy.accounting.composition import PrivacyLoss
 from service.privacy.accounting.groups import UnitBound
 from service.privacy.currency import capacity
 from service.store import publications, streams, tables
+from service.store.database import Database
 from service.store.publications import NewPublication
 from service.streams.schema import stored_schema
 from service.streams.units import UnitState, UnitStates, counting_slots
@@ -86,6 +87,7 @@ kinds = pytest.mark.parametrize(
 def findings(bench: Bench) -> list[str]:
     with bench.database.transaction() as connection:
         broken = verify(connection).findings
+    broken += verify_segments(bench.database, bench.files)
     with bench.database.transaction() as connection:
         return broken + over_cap.violations(connection)
 
@@ -184,6 +186,22 @@ def test_a_factor_that_somebody_changed_is_found(bench: Bench):
             broken = verify(connection, isolated=False).findings
             transaction.rollback()
         assert [each for each in broken if "less often" in each or "units of its stream" in each], other
+
+
+@kinds
+def test_a_number_of_units_that_somebody_changed_is_found(bench: Bench):
+    """The releases' digests are made to fit: nothing but the pattern tells."""
+    bench.publish_all()
+    owner = Database(str(bench.world.settings.migration_url))
+    with owner.transaction() as connection:
+        connection.execute(text("ALTER TABLE releases DISABLE TRIGGER USER"))
+        newest = connection.scalar(select(func.max(tables.releases.c.version)))
+        model = connection.scalar(select(tables.releases.c.model).where(tables.releases.c.version == newest))
+        changed = update(tables.releases).where(tables.releases.c.version == newest)
+        connection.execute(changed.values(model=model | {"units": model["units"] + 1}))
+    owner.close()
+    (finding,) = verify_segments(bench.database, bench.files)
+    assert finding.startswith(f"publication p, version {newest}: it is of {model['units'] + 1} units, and its records")
 
 
 @pytest.mark.parametrize("bench", [SCALES | {"privacy": GAUSSIAN}], ids=["scales"], indirect=True)

@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from service import metrics
-from service.ledger.verify import verify
+from service.ledger.verify import unit_counts, verify, verify_segments
 from service.log import Appender, Reader
-from service.publishing.records import read_records
-from service.store import erasing, numbering, segments, streams, tables
+from service.privacy.accounting.groups import UnitBound
+from service.publishing.locating import read_records
+from service.publishing.units import erase_unit
+from service.store import erasing, numbering, segments, streams, tables, units
 from service.store.segment_files import SegmentFiles
-from service.streams.units import pseudonym
+from service.streams.units import UnitState, UnitStates, counting_slots, pseudonym
 from service.worker import counting
 from tests.conftest import wait_until
 from tests.streams.test_units import counted_by_definition
@@ -227,3 +229,85 @@ def test_counts_that_somebody_changed_are_found(bench: Bench):
             connection.execute(change)
             assert [each for each in verify(connection, isolated=False).findings if finding in each]
             transaction.rollback()
+
+
+def recounted(bench: Bench) -> list[str]:
+    return list(verify_segments(bench.database, bench.files))
+
+
+def deleted(bench: Bench) -> bool:
+    """Return whether the bytes of all that was erased are gone."""
+    with bench.database.transaction() as connection:
+        return connection.scalar(select(func.bool_and(tables.erasures.c.deleted_at.is_not(None))))
+
+
+@pytest.mark.parametrize("at_once", [1, 2**18])
+def test_who_verifies_counts_all_slots_anew(bench: Bench, monkeypatch, at_once):
+    """However segments were merged, units were erased, and by how many walks."""
+    monkeypatch.setattr(unit_counts, "UNITS_AT_ONCE", at_once)
+    pattern = [each % 5 for each in range(40)]
+    sealed(bench, pattern[:20], 1)
+    assert recounted(bench) == []
+    erase_unit(bench.database, bench.files, bench.now(), pseudonym(secret(bench), 3))
+    sealed(bench, pattern[20:], 5)
+    erase_unit(bench.database, bench.files, bench.now(), pseudonym(secret(bench), 7))
+    assert recounted(bench) == []
+    sealer = bench.successor()
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), deleted(bench))[1])
+    assert recounted(bench) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE units SET counted = counted - 1 WHERE counted = 3",
+        "UPDATE units SET last = last - 1 WHERE counted = 3",
+        "DELETE FROM units WHERE counted = 3",
+        "INSERT INTO units VALUES (1, decode(repeat('07', 16), 'hex'), 1, 0, false)",
+        "UPDATE units SET pseudonym = decode(repeat('07', 16), 'hex') WHERE counted = 3 AND last = 5",
+    ],
+    ids=["fewer", "earlier", "gone", "nobody", "another"],
+)
+def test_a_unit_that_could_count_more_often_is_found(bench: Bench, change):
+    sealed(bench, PATTERN, 15)
+    assert recounted(bench) == []
+    with bench.database.transaction() as connection:
+        assert connection.execute(text(change)).rowcount
+    assert [each for each in recounted(bench) if "counting records" in each]
+
+
+def test_slots_that_count_against_the_order_of_their_units_are_found(bench: Bench, monkeypatch):
+    """They were counted by another bound, and the table agrees with the segments."""
+    with monkeypatch.context() as patched:
+        wider = UnitBound(max_records=9)
+        patched.setattr(counting, "counting_slots", lambda _, *more: counting_slots(wider, *more))
+        sealed(bench, [1, 2, 1, 2, 1, 2, 1, 2], 4)
+    assert recounted(bench) == ["stream s: record 6 counts, or does not, against the order of its unit's records"]
+
+
+def test_a_unit_whose_state_is_gone_is_not_begun_again(bench: Bench, monkeypatch):
+    """Nor is one begun twice: nothing is numbered by a state that is not there."""
+    sealed(bench, [1, 2], 2)
+    for change in ("gone", "unknown"):
+        with monkeypatch.context() as patched:
+            true = units.write
+            if change == "unknown":
+                patched.setattr(units, "read", lambda *these: (0, UnitStates.of([UnitState()] * len(these[-1]))))
+
+            def losing(connection, *more, change=change, true=true):
+                if change == "gone":
+                    connection.execute(text("DELETE FROM units"))
+                true(connection, *more)
+
+            patched.setattr(units, "write", losing)
+            append(bench, 1, 2, 1, 2)
+            bench.successor().step(wait_milliseconds=10)
+        assert bench.now().records == 2
+    assert recounted(bench) == []
+
+
+def test_a_walk_says_so_where_it_cannot_count(bench: Bench):
+    sealed(bench, PATTERN, 15)
+    (path,) = (bench.world.settings.segment_store / bench.stream.log).iterdir()
+    path.unlink()
+    assert "stream s: its units can't be counted, since a segment is missing or damaged" in recounted(bench)

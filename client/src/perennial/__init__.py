@@ -3,6 +3,7 @@
 `connect` gives a client, `connect_async` one for asyncio, and `local` one of a service that it starts on this machine.
 """
 
+from perennial.appending import Appended
 from perennial.async_client import AsyncClient, AsyncPublication, AsyncStream, connect_async
 from perennial.client import Client, Publication, Stream, connect
 from perennial.errors import (
@@ -25,7 +26,7 @@ from perennial.errors import (
 )
 from perennial.local import LocalClient, local
 from perennial.model import Model
-from perennial.operations import Appended, Ledger
+from perennial.operations import Ledger
 from perennial.settings import standardize
 from perennial.tables import Table
 

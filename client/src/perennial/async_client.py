@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
-from perennial import operations, settings
+from perennial import appending, operations, settings
 from perennial.exchange import PATIENCE_SECONDS
 from perennial.journal import opened
-from perennial.names import UNNAMED, Names
 from perennial.progress import reporting
+from perennial.schema import Schema
 from perennial.transport import AsyncTransport
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from perennial.appending import Appended
     from perennial.journal import Resolution
     from perennial.model import Model
-    from perennial.operations import Appended, Ledger
+    from perennial.operations import Ledger
     from perennial.tables import Table
 
 
@@ -102,7 +103,7 @@ class AsyncStream:
     def __init__(self, transport: AsyncTransport, name: str) -> None:
         self.name, self._sender = name, transport.sender
         self._run = transport.run
-        self._known: Names | None = None
+        self._known: Schema | None = None
 
     def __repr__(self) -> str:
         return f"<AsyncStream {self.name}>"
@@ -124,6 +125,7 @@ class AsyncStream:
         patience: float = PATIENCE_SECONDS,
         journal: str | Path | None = None,
         uncertain: Resolution = "refuse",
+        ahead: bool = False,
     ) -> Appended:
         """Append records as `Stream.append` does; `data` is read in the event loop, so let it come from memory."""
         with (
@@ -131,29 +133,30 @@ class AsyncStream:
             opened(journal, self.name, key, self._sender, uncertain) as notes,
         ):
             return await self._run(
-                operations.append(
+                appending.append(
                     self.name,
                     data,
                     label=label,
                     unit=unit,
                     features=features,
-                    names=await self._names(),
+                    schema=await self._schema(),
                     key=key,
                     batch=batch,
                     progress=report,
                     patience=patience,
                     journal=notes,
+                    ahead=ahead,
                 )
             )
 
-    async def _names(self) -> Names:
-        """Return the names of columns and classes, which never change, so that they are asked for once."""
-        self._known = self._known or await self._run(operations.names(self.name))
-        return self._known or UNNAMED
+    async def _schema(self) -> Schema:
+        """Return the stream's schema, which never changes, so that it is asked for once."""
+        self._known = self._known or await self._run(operations.schema(self.name))
+        return self._known or Schema()
 
     async def numbers(self, appended: Appended) -> list[tuple[int, int]] | None:
         """Return the ranges of numbers, [start, end), that the records got, by batch; None: some have none yet."""
-        return await self._run(operations.numbers(self.name, appended))
+        return await self._run(appending.numbers(self.name, appended))
 
     async def erase(self, start: int, end: int) -> None:
         """Erase records [start, end): no later fit reads them, and their bytes are deleted. They stay charged."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from perennial.data import Block, joined
+from perennial.data import Array, Block, joined
 
-MOST_RECORDS = 10_000
+MOST_RECORDS = 2**15
 MOST_TEXTS = 1_000
-MOST_BYTES = 2**22  # of a batch's numbers as doubles
-_UNIT_BYTES = 2**8
+MOST_BYTES = 2**20 - 2**12  # of a batch's numbers in Arrow: larger bodies take the service longer
+_UNIT_BYTES = 2**6
+AHEAD = 8  # batches that a thread prepares while one is sent
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 
 
@@ -27,6 +31,16 @@ class Batch:
     first: int
     block: Block
 
+    @cached_property
+    def body(self) -> tuple[str, bytes]:
+        """Return the media type and the body of a request with the records."""
+        return encode(self.block)
+
+    @cached_property
+    def digest(self) -> str:
+        """Return a digest of the records, the same however they came and are encoded."""
+        return _digest(self.block)
+
     def halves(self) -> tuple[Batch, Batch]:
         """Return both halves."""
         middle = len(self.block) // 2
@@ -36,28 +50,69 @@ class Batch:
         )
 
 
-def cut(blocks: Iterator[Block], most: int | None = None) -> Iterator[Batch]:
+def cut(blocks: Iterator[Block], given: int | None = None, most: int = MOST_RECORDS) -> Iterator[Batch]:
     """Yield batches of so many records, the last one of fewer: the same ones however the records come in blocks.
 
-    most: records of a batch; default as many of that width as the service surely takes.
+    given: the records of a batch; default as many of that width as the service surely takes, and reads at once. most:
+    that the service takes of the stream at all.
     """
     first, rest = 0, None
     for block in blocks:
-        whole = block if rest is None else joined(rest, block)
-        size = most or _usual_size(whole)
-        full = len(whole) - len(whole) % size
-        for start in range(0, full, size):
-            yield Batch(first=first + start, block=whole[start : start + size])
-        first, rest = first + full, whole[full:] if full < len(whole) else None
+        size = given or min(most, _usual_size(block))
+        start = 0
+        if rest is not None:
+            start = size - len(rest)
+            rest = joined(rest, block[:start])
+            if len(rest) < size:
+                continue
+            yield Batch(first=first, block=rest)
+            first, rest = first + size, None
+        while start + size <= len(block):
+            yield Batch(first=first, block=block[start : start + size])
+            first, start = first + size, start + size
+        if start < len(block):
+            rest = block[start:]
     if rest is not None:
         yield Batch(first=first, block=rest)
+
+
+def one_by_one(batches: Iterator[Batch]) -> Generator[list[Batch]]:
+    """Yield each batch in a list of its own."""
+    return ([batch] for batch in batches)
+
+
+def ready(batches: Iterator[Batch]) -> Generator[list[Batch]]:
+    """Yield all batches that are ready, at least one, as a list. A thread makes them and their bodies and digests."""
+
+    def prepared() -> Batch | None:
+        batch = next(batches, None)
+        _ = batch and (batch.body, batch.digest)
+        return batch
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        coming = deque(thread.submit(prepared) for _ in range(AHEAD))
+        try:
+            while (batch := coming.popleft().result()) is not None:
+                group = [batch]
+                while coming and (following := _result(coming[0])) is not None:
+                    group.append(following)
+                    coming.popleft()
+                coming += [thread.submit(prepared) for _ in group]
+                yield group
+        finally:
+            thread.shutdown(cancel_futures=True)
+
+
+def _result(future: Future[Batch | None]) -> Batch | None:
+    """Return what is there already; None while nothing is, or where an error is."""
+    return future.result() if future.done() and future.exception() is None else None
 
 
 def _usual_size(block: Block) -> int:
     if block.has_texts:
         return MOST_TEXTS
-    width = 1 if block.x is None else max(1, block.x.shape[1])
-    size = 8 * width + (0 if block.unit is None else _UNIT_BYTES)
+    width = 0 if block.x is None else block.x.shape[1]
+    size = 4 * width + 8 + (0 if block.unit is None else _UNIT_BYTES)
     return max(1, min(MOST_RECORDS, MOST_BYTES // size))
 
 
@@ -79,14 +134,36 @@ def _as_arrow(block: Block) -> bytes:
 
     columns: dict[str, Any] = {}
     if block.x is not None:
-        numbers = pa.array(np.ascontiguousarray(block.x, dtype=np.float32).ravel())
+        numbers = _arrow_array(np.ascontiguousarray(block.x, dtype=np.float32).ravel())
         columns["x"] = pa.FixedSizeListArray.from_arrays(numbers, block.x.shape[1])
     if block.y is not None:
-        columns["y"] = pa.array(np.ascontiguousarray(block.y))
+        columns["y"] = _arrow_array(np.ascontiguousarray(block.y, dtype=block.y.dtype.newbyteorder("=")))
     if block.unit is not None:
         columns["unit"] = pa.array([str(each) for each in block.unit.tolist()])  # a number is the unit of its digits
-    batch = pa.record_batch(columns)
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return bytes(sink.getvalue().to_pybytes())
+    return bytes(sink.getvalue())
+
+
+def _arrow_array(numbers: Array) -> Any:
+    """Return an Arrow array of the same memory, without pandas, which `pyarrow.array` imports."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _digest(block: Block) -> str:
+    made = hashlib.sha256(f"{None if block.x is None else block.x.shape}".encode())
+    if block.x is not None:
+        made.update(
+            json.dumps(block.x.tolist()).encode()
+            if block.has_texts
+            else np.ascontiguousarray(block.x, dtype=np.float32).data
+        )
+    if block.y is not None:
+        made.update(np.ascontiguousarray(block.y, dtype=np.float64).data)
+    if block.unit is not None:
+        made.update(json.dumps([str(each) for each in block.unit.tolist()]).encode())
+    return made.hexdigest()

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
-from perennial import operations, settings
+from perennial import appending, operations, settings
 from perennial.exchange import PATIENCE_SECONDS
 from perennial.journal import opened
-from perennial.names import UNNAMED, Names
 from perennial.progress import reporting
+from perennial.schema import Schema
 from perennial.transport import Transport
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from perennial.appending import Appended
     from perennial.journal import Resolution
     from perennial.model import Model
-    from perennial.operations import Appended, Ledger
+    from perennial.operations import Ledger
     from perennial.tables import Table
 
 
@@ -115,7 +116,7 @@ class Stream:
     def __init__(self, transport: Transport, name: str) -> None:
         self.name, self._sender = name, transport.sender
         self._run = transport.run
-        self._known: Names | None = None
+        self._known: Schema | None = None
 
     def __repr__(self) -> str:
         return f"<Stream {self.name}>"
@@ -137,6 +138,7 @@ class Stream:
         patience: float = PATIENCE_SECONDS,
         journal: str | Path | None = None,
         uncertain: Resolution = "refuse",
+        ahead: bool = False,
     ) -> Appended:
         """Append records in batches, none of them twice, and return what was accepted.
 
@@ -159,7 +161,9 @@ class Stream:
             journal: a file, made if there is none, that notes which batches were accepted: so the same call goes on
                 where it stopped on any later day too. It needs a `key`, and holds digests of batches, no records.
             uncertain: what becomes of a batch that was sent on an earlier day and never answered, which with a journal
-                raises Uncertain: "skip" it if the stream has it, "send" it if not.
+                raises Uncertain: "skip" it if the stream has it, "send" it if not. To skip counts for one batch.
+            ahead: whether a thread reads `data` and prepares batches while others are sent: for data that never waits,
+                as that of files.
 
         Raises InvalidData or InvalidRecords for records that can't be in the stream.
         """
@@ -168,29 +172,30 @@ class Stream:
             opened(journal, self.name, key, self._sender, uncertain) as notes,
         ):
             return self._run(
-                operations.append(
+                appending.append(
                     self.name,
                     data,
                     label=label,
                     unit=unit,
                     features=features,
-                    names=self._names(),
+                    schema=self._schema(),
                     key=key,
                     batch=batch,
                     progress=report,
                     patience=patience,
                     journal=notes,
+                    ahead=ahead,
                 )
             )
 
-    def _names(self) -> Names:
-        """Return the names of columns and classes, which never change, so that they are asked for once."""
-        self._known = self._known or self._run(operations.names(self.name))
-        return self._known or UNNAMED
+    def _schema(self) -> Schema:
+        """Return the stream's schema, which never changes, so that it is asked for once."""
+        self._known = self._known or self._run(operations.schema(self.name))
+        return self._known or Schema()
 
     def numbers(self, appended: Appended) -> list[tuple[int, int]] | None:
         """Return the ranges of numbers, [start, end), that the records got, by batch; None: some have none yet."""
-        return self._run(operations.numbers(self.name, appended))
+        return self._run(appending.numbers(self.name, appended))
 
     def erase(self, start: int, end: int) -> None:
         """Erase records [start, end): no later fit reads them, and their bytes are deleted. They stay charged."""

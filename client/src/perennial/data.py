@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from perennial.arrow_tables import SAME_NAME, columns_of
 from perennial.errors import InvalidData, InvalidRow
-from perennial.extras import needs
 from perennial.names import UNNAMED, Names
 from perennial.units import ids_of
 
@@ -189,13 +189,10 @@ def _columns(data: Any) -> dict[str, Any] | None:
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
         names = list(data.columns)
         if len(set(names)) < len(names):
-            raise InvalidData("Two columns have the same name.")
+            raise InvalidData(SAME_NAME)
         return {name: data[name].to_numpy() for name in names}
     if hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__next__"):
-        with needs("arrow"):
-            import pyarrow as pa
-        table = pa.table(data)
-        return {name: table.column(name).to_numpy() for name in table.column_names}
+        return columns_of(data)
     return None
 
 

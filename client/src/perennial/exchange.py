@@ -12,6 +12,7 @@ import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
+from urllib.parse import quote
 
 from perennial.errors import Busy, PerennialError, UnknownServer, Unreachable, problem_of
 
@@ -69,6 +70,19 @@ class Pause:
     """Wait so many seconds."""
 
     seconds: float
+
+
+def path_of(kind: str, name: str) -> str:
+    """Return the path of a stream or a publication."""
+    return f"/v1/{kind}/{quote(name, safe='')}"
+
+
+def json_object(answer: Answer) -> dict[str, Any]:
+    """Return the object that an answer is. Raises UnknownServer where it is none."""
+    document = answer.json()
+    if not isinstance(document, dict):
+        raise UnknownServer("The answer is not the JSON that this version of perennial-client knows: update it.")
+    return document
 
 
 Exchange: TypeAlias = Generator[Request | Pause, Answer | NoAnswer | None, Result]

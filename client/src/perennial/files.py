@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from perennial.errors import InvalidData
 from perennial.extras import needs
 from perennial.stores import LocalFile, StoredObject
 
-ROWS_AT_ONCE = 10_000
+_PIECE_BYTES = 2**22  # of a table, its numbers as doubles
 _BUFFER_BYTES_BY_COLUMNS = 2**16  # of a request for a part of a file
 
 
@@ -35,17 +34,7 @@ def read(
     reader = _READERS.get(_ending(file))
     if reader is None:
         raise InvalidData(f"{file.name}: its name must end in {', '.join(sorted(_READERS))}.")
-    pieces = reader(file, _Wanted(columns, text))
-    return pieces if reader is _ndjson else _ahead(pieces)
-
-
-def _ahead(tables: Generator[Any]) -> Iterator[Any]:
-    """Yield the tables; a thread reads each while the one before is used."""
-    with closing(tables), ThreadPoolExecutor(max_workers=1) as reader:
-        following = reader.submit(next, tables, None)
-        while (table := following.result()) is not None:
-            following = reader.submit(next, tables, None)
-            yield table
+    return reader(file, _Wanted(columns, text))
 
 
 def _ending(file: LocalFile | StoredObject) -> str:
@@ -87,9 +76,10 @@ def _parquet(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
         from pyarrow import parquet
 
         with file.opened(buffer=_BUFFER_BYTES_BY_COLUMNS) as opened, parquet.ParquetFile(opened) as parts:
-            columns, there = wanted.columns, parts.schema_arrow.names
-            known = None if columns is None else [name for name in columns if name in there]
-            yield from parts.iter_batches(batch_size=ROWS_AT_ONCE, columns=known)
+            there = parts.schema_arrow.names
+            known = there if wanted.columns is None else [name for name in wanted.columns if name in there]
+            rows = max(1, _PIECE_BYTES // (8 * max(1, len(known))))
+            yield from parts.iter_batches(batch_size=rows, columns=known)
 
 
 def _arrow(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:

@@ -2,31 +2,30 @@
 
 The service remembers an `Idempotency-Key` for 24 hours. With a journal, a batch that was accepted is never stored
 again. A batch that was sent and never answered is sent again only while the service surely remembers its key.
+
+Batches are sent one after the other. Several may be announced with one write to the disk, which is what takes long: of
+those that have no answer, all after the first one that is not stored were never sent.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import numpy as np
-
 from perennial.errors import InvalidData, PerennialError, Uncertain
 from perennial.exchange import is_remembered
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from perennial.batches import Batch
-    from perennial.data import Block
 
-_ON_DISK = "PRAGMA synchronous = FULL"  # a batch is sent only when the note of it is on disk
+_ON_DISK = "PRAGMA synchronous = FULL"  # a batch is sent only when the announcement of it is on disk
+_ANNOUNCED = "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)"
 Resolution: TypeAlias = Literal["refuse", "skip", "send"]
 _TABLE = """
 CREATE TABLE IF NOT EXISTS batches (
@@ -38,8 +37,9 @@ CREATE TABLE IF NOT EXISTS batches (
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """A batch that was sent. sent: seconds since 1970; entry: of the log, "" if it was skipped, None without an answer.
+    """A batch that was announced.
 
+    sent: when, in seconds since 1970. entry: of the log, "" if it was skipped, None without an answer.
     sender: a digest of the API key that it was sent with.
     """
 
@@ -58,6 +58,9 @@ class Journal:
     ) -> None:
         self.path = path
         self._database, self._append, self._sender, self._uncertain = database, append, sender, uncertain
+        self._new: set[int] = set()  # the first record of each batch that was announced here
+        self._begun: set[int] = set()  # of each of those that was perhaps sent
+        self._skipped = False
 
     def newest(self) -> Sent | None:
         """Return the last batch that has an entry; None without any."""
@@ -74,12 +77,26 @@ class Journal:
         self._same(batch, known)
         return known.entry
 
-    def begin(self, batch: Batch) -> float | None:
-        """Note that a batch is about to be sent, and return when its key was first used; None: skip the batch.
+    def announce(self, batches: Sequence[Batch]) -> None:
+        """Note which batches will be sent, one after the other."""
+        new = [batch for batch in batches if self._sent(batch) is None]
+        if new:
+            self._database.execute("BEGIN")
+            self._database.executemany(_ANNOUNCED, [self._note(batch, None) for batch in new])
+            self._database.execute("COMMIT")
+            self._new.update(batch.first for batch in new)
 
-        Raises InvalidData if it was sent with other records before, Uncertain if it was sent before, was not
+    def is_new(self, batch: Batch) -> bool:
+        """Return whether a batch was announced here for the first time."""
+        return batch.first in self._new
+
+    def begin(self, batch: Batch) -> float | None:
+        """Return when the key of a batch that is to be sent now was announced first; None: skip the batch.
+
+        Raises InvalidData if it was announced with other records, Uncertain if it may have been sent before, was not
         answered, and the service may have forgotten its key.
         """
+        self._begun.add(batch.first)
         known = self._sent(batch)
         if known is not None and self.is_remembered(known):
             self._same(batch, known)
@@ -90,32 +107,43 @@ class Journal:
                 "append: the stream is another one of that name, was put back to an earlier state, or numbers records "
                 "late. Remove that file only if all records are to be stored anew."
             )
-        if known is not None and self._uncertain == "refuse":
+        if known is not None and (self._uncertain == "refuse" or self._skipped):
             raise Uncertain(
                 f"The batch that begins with record {batch.first} was sent on an earlier day, or with another API key, "
                 "and no answer came: the service can't tell any more whether it is stored. See whether the stream "
                 f"holds more records than the {batch.first} that were accepted before it, and give `uncertain`: skip "
-                "if the batch is stored, send if it is not."
+                "if the batch is stored, send if it is not. To skip counts for this batch alone."
             )
-        now = time.time()
-        entry = "" if known is not None and self._uncertain == "skip" else None
-        self._database.execute(
-            "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (self._append, batch.first, len(batch.block), digest(batch.block), self._sender, now, entry),
-        )
-        return now if entry is None else None
+        self._skipped = known is not None and self._uncertain == "skip"
+        note = self._note(batch, "" if self._skipped else None)
+        self._database.execute(_ANNOUNCED, note)
+        return None if self._skipped else note[-2]
+
+    def _note(self, batch: Batch, entry: str | None) -> tuple[str, int, int, str, str, float, str | None]:
+        return self._append, batch.first, len(batch.block), batch.digest, self._sender, time.time(), entry
 
     def end(self, batch: Batch, entry: str) -> None:
         """Note that a batch was accepted.
 
-        The note outlives this process at once, and a power failure from the next `begin` on: until then the batch
-        counts as not answered, so it is sent again under its key, or is uncertain.
+        The note outlives this process at once, and a power failure from the next announcement on: until then the
+        batch counts as not answered, so it is sent again under its key, or is uncertain.
         """
         self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.execute(
             "UPDATE batches SET entry = ? WHERE append = ? AND first = ?", (entry, self._append, batch.first)
         )
         self._database.execute(_ON_DISK)
+
+    def withdraw(self, *first: int) -> None:
+        """Forget batches, by their first records, which surely are not stored."""
+        self._database.executemany(
+            "DELETE FROM batches WHERE append = ? AND first = ? AND entry IS NULL",
+            [(self._append, each) for each in first],
+        )
+
+    def withdraw_unsent(self) -> None:
+        """Forget the batches that were announced here and not sent, so that nobody has to wonder about them."""
+        self.withdraw(*self._new - self._begun)
 
     def is_remembered(self, known: Sent) -> bool:
         """Return whether the service surely remembers the key of a batch."""
@@ -133,7 +161,7 @@ class Journal:
         return None if row is None else Sent(**dict(zip(columns.split(", "), row, strict=True)))
 
     def _same(self, batch: Batch, known: Sent) -> None:
-        if (known.records, known.digest) != (len(batch.block), digest(batch.block)):
+        if (known.records, known.digest) != (len(batch.block), batch.digest):
             raise InvalidData(
                 f"The batch that begins with record {batch.first} was sent before with other records, or with "
                 "another `batch`: append exactly the same data in batches of the same size, or new data under another "
@@ -165,24 +193,12 @@ def opened(
             database.execute("PRAGMA journal_mode = WAL")
             database.execute(_ON_DISK)
             database.execute(_TABLE)
-            yield Journal(path, database, f"{stream} {key}", sender, uncertain)
+            journal = Journal(path, database, f"{stream} {key}", sender, uncertain)
+            try:
+                yield journal
+            finally:
+                journal.withdraw_unsent()
     except sqlite3.Error as error:
         busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
         reason = "another process appends with it" if busy else f"it is no journal, or its disk fails ({error})"
         raise PerennialError(f"The journal {path} can't be used: {reason}.") from None
-
-
-def digest(block: Block) -> str:
-    """Return a digest of records, the same however they came and are encoded."""
-    made = hashlib.sha256(f"{None if block.x is None else block.x.shape}".encode())
-    if block.x is not None:
-        made.update(
-            json.dumps(block.x.tolist()).encode()
-            if block.has_texts
-            else np.ascontiguousarray(block.x, dtype=np.float32).data
-        )
-    if block.y is not None:
-        made.update(np.ascontiguousarray(block.y, dtype=np.float64).data)
-    if block.unit is not None:
-        made.update(json.dumps([str(each) for each in block.unit.tolist()]).encode())
-    return made.hexdigest()

@@ -72,6 +72,7 @@ def _load(stream: Stream, file: LocalFile | StoredObject, options: argparse.Name
         progress=sys.stderr.isatty(),
         journal=options.state.expanduser() / f"{key}.sqlite",
         uncertain=options.uncertain,
+        ahead=True,
     )
     print(f"{file}: {appended.records} records accepted")  # noqa: T201 - a command's answer
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import ipaddress
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -31,17 +32,18 @@ class Transport:
     def run(self, exchange: Exchange[Result]) -> Result:
         """Return the exchange's result."""
         answer: Answer | NoAnswer | None = None
-        while True:
-            try:
-                step = exchange.send(answer)
-            except StopIteration as done:
-                result: Result = done.value
-                return result
-            answer = None
-            if isinstance(step, Pause):
-                time.sleep(step.seconds)
-            else:
-                answer = self._send(step)
+        with closing(exchange):  # also where this is interrupted
+            while True:
+                try:
+                    step = exchange.send(answer)
+                except StopIteration as done:
+                    result: Result = done.value
+                    return result
+                answer = None
+                if isinstance(step, Pause):
+                    time.sleep(step.seconds)
+                else:
+                    answer = self._send(step)
 
     def _send(self, request: Request) -> Answer | NoAnswer:
         try:
@@ -64,17 +66,18 @@ class AsyncTransport:
     async def run(self, exchange: Exchange[Result]) -> Result:
         """Return the exchange's result."""
         answer: Answer | NoAnswer | None = None
-        while True:
-            try:
-                step = exchange.send(answer)
-            except StopIteration as done:
-                result: Result = done.value
-                return result
-            answer = None
-            if isinstance(step, Pause):
-                await asyncio.sleep(step.seconds)
-            else:
-                answer = await self._send(step)
+        with closing(exchange):  # also where this is interrupted
+            while True:
+                try:
+                    step = exchange.send(answer)
+                except StopIteration as done:
+                    result: Result = done.value
+                    return result
+                answer = None
+                if isinstance(step, Pause):
+                    await asyncio.sleep(step.seconds)
+                else:
+                    answer = await self._send(step)
 
     async def _send(self, request: Request) -> Answer | NoAnswer:
         try:
@@ -101,6 +104,7 @@ def _settings(url: str, key: str) -> dict[str, Any]:
     return {
         "base_url": url.rstrip("/"),
         "headers": {"Authorization": f"Bearer {key}", "User-Agent": "perennial-client"},
+        "verify": parts.scheme == "https",  # else certificates are read for nothing, which takes long
         "trust_env": not _is_this_machine(parts.hostname),  # a proxy has no business between a machine and itself
     }
 

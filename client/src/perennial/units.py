@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ Array: TypeAlias = NDArray[Any]
 
 def ids_of(values: Any, place: str = "The units") -> Array:
     """Return (m,) texts and whole numbers. Raises InvalidData where a value is neither, or missing."""
-    ids = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    ids = _listed(values) if isinstance(values, list | tuple) else np.asarray(_plain(values))
     if ids.ndim == 2 and ids.shape[1] == 1:
         ids = ids[:, 0]
     if ids.ndim != 1:
@@ -23,6 +24,27 @@ def ids_of(values: Any, place: str = "The units") -> Array:
         raise InvalidData(f"{place}: values of type {ids.dtype} are neither texts nor whole numbers.")
     ids = ids.astype(object)
     for row, each in enumerate(ids.tolist()):
-        if not isinstance(each, str | int | np.integer) or isinstance(each, bool):
+        known = isinstance(each, str | int | np.integer) and not isinstance(each, bool)
+        if not known or (isinstance(each, str) and not _can_be_written(each)):
             raise InvalidData(f"{place}: the id in row {row}, counted from 0, is neither a text nor a whole number.")
     return ids
+
+
+def _listed(values: Sequence[Any]) -> Array:
+    """Return each value as it is: numpy would make texts of all where one is a text."""
+    ids = np.empty(len(values), dtype=object)
+    for row, each in enumerate(values):
+        ids[row] = each
+    return ids
+
+
+def _plain(values: Any) -> Any:
+    return values.to_numpy() if hasattr(values, "to_numpy") else values
+
+
+def _can_be_written(text: str) -> bool:
+    """Return whether a text is one in UTF-8: it has no lone surrogates."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False

@@ -6,11 +6,11 @@ bytes come; whose time is up is looked for once a second, so that a quick reques
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, cast
 
 from httptools import HttpParserError
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service import metrics
 from service.api.http.problems import Problem
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
+WHOLE_ANSWER = "perennial.answer"  # in the scope of a request: sends its whole answer (`_answer`)
 SECONDS_TO_SEND = 20.0  # a request, and as much longer as its body needs at the least rate
 SECONDS_STALLED = 30.0  # of an answer that is not read at the least rate
 LEAST_BYTES_A_SECOND = 1024
@@ -59,6 +60,29 @@ class JoinedWrites:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+
+async def _answer(cycle: RequestResponseCycle, status: int, head: bytes, body: bytes) -> None:
+    """Send a whole answer at once.
+
+    uvicorn looks at each header of an answer with two regular expressions. So heads of answers that come in their
+    thousands are joined once, and sent as they are: a 202 takes 2 µs of processor time, before 7 (least of many).
+
+    cycle: of the request. head: the lines of all headers but those that uvicorn adds. body: as long as they say.
+    """
+    if cycle.flow.write_paused and not cycle.disconnected:
+        await cycle.flow.drain()
+    if cycle.disconnected:
+        return
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    default = [name + b": " + value + b"\r\n" for name, value in cycle.default_headers]
+    last = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+    cycle.transport.write(b"".join((STATUS_LINE[status], *default, head, last, body)))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
 
 
 class Connection(HttpToolsProtocol):
@@ -103,6 +127,7 @@ class Connection(HttpToolsProtocol):
         elif names.count(b"host") != 1:
             raise HttpParserError
         super().on_headers_complete()
+        cast("dict[str, Any]", self.scope)[WHOLE_ANSWER] = partial(_answer, self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""

@@ -22,9 +22,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from service.logs import place_of
 from service.streams.batches import READERS, InvalidRecords, TooManyRecords, fingerprint, packed, read_batch
 from service.streams.schema import stored_schema
+from service.tracebacks import place_of
 
 OUT_OF_MEMORY_SCORE = "1000"
 """The kernel kills whichever process has the highest score first; 1000 is the highest."""

@@ -21,7 +21,7 @@ from service.api.schemas import Timestamp, as_json
 from service.api.services import Services, Shared
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting.obligations import Labelling
-from service.publishing.records import read_records
+from service.publishing.locating import read_records
 from service.store import digests, labels, streams
 from service.store.keys import Key
 from service.store.labels import Leased

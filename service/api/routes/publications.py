@@ -18,6 +18,7 @@ from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import AskedPublication, Privacy, PublicationConfiguration, Refused
 from service.mechanisms.evaluation.course import BLOCKS, course
+from service.mechanisms.evaluation.recent import recent
 from service.mechanisms.evaluation.told import all_figures
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
@@ -58,6 +59,9 @@ class LabelProgress(BaseModel):
 class FitProgress(BaseModel):
     state: str = Field(description="`fitting`, or `waiting` for a free worker")
     since: Timestamp = Field(description="Since when, in whole minutes")
+    reason: str | None = Field(
+        description="Why no worker takes it; null: it is being taken, or waits for a free worker"
+    )
 
 
 class PublicationInfo(BaseModel):
@@ -84,7 +88,8 @@ class PublicationInfo(BaseModel):
     evaluation: dict[str, Any] | None = Field(
         description="How good it is, by the newest release of a publication of kind `evaluation` that counts it, which "
         "`publication` and `release` name; null: there is none. `drift`: its newest block is worse than those before; "
-        "`worse`: its newest version is worse than the version before"
+        "`worse`: its newest version is worse than the version before; `recent`: figures of the newest nine blocks "
+        "together; `lift_over_previous`: how far the newest version's accuracy is above that of the version before"
     )
     created_at: Timestamp
 
@@ -323,7 +328,7 @@ def _evaluation(connection: Connection, publication: publications.Publication) -
     counted = [(each.model, each.noise, each.counts) for each in reversed(blocks) if each.counts is not None]
     figures: dict[str, Any] = all_figures(*counted[-1])[publication.name]
     where = {"publication": name, "release": blocks[0].version, "time": blocks[0].time}
-    return figures | where | course(counted, publication.name)
+    return figures | where | course(counted, publication.name) | recent(counted, publication.name)
 
 
 def _info(
@@ -340,7 +345,7 @@ def _info(
         state=state,
         reason=reason,
         due=publication.visible_due if state == "running" else None,
-        fit=fit and FitProgress(state=fit.state, since=fit.since),
+        fit=fit and FitProgress(**vars(fit)),
         labels=progress and LabelProgress(waiting=progress.waiting, answered=progress.answered),
         **{name: getattr(publication, name) for name in ("id", "name", "stream", "start", "plan", "created_at")},
         latest=publication.visible_latest,

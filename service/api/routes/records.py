@@ -22,7 +22,7 @@ from service.api.http.large_process import Task
 from service.api.http.problems import Problem, documented, media_type, unread_format
 from service.api.schemas import UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, as_json, is_entry
 from service.api.services import Services, Shared, services
-from service.log import BacklogFull, IdempotencyConflict
+from service.log import BacklogFull, IdempotencyConflict, LogClosed, LogUnavailable
 from service.settings import Settings
 from service.store import erasing, numbering
 from service.store.erasing import NotNumbered
@@ -114,20 +114,26 @@ async def append(shared: Services, stream: Stream, batch: Batch, scope: str | No
 
     scope: whose Idempotency-Key it has, and which; None: it has none.
     """
+    idempotency = (scope, batch.fingerprint) if scope else None
     try:
-        appended = await shared.appender.append(
-            stream.log,
-            stream.place,
-            batch.content,
-            batch.records,
-            idempotency=(scope, batch.fingerprint) if scope else None,
-        )
+        try:
+            appended = await shared.appender.append(
+                stream.log, stream.place, batch.content, batch.records, idempotency=idempotency
+            )
+        except LogClosed:
+            moved = await shared.moved(stream)
+            appended = await shared.appender.append(
+                moved.log, moved.place, batch.content, batch.records, idempotency=idempotency
+            )
     except BacklogFull:
         raise Problem(
             "backlog-full", "Send it again later; nothing was stored.", headers={"Retry-After": "1"}
         ) from None
     except IdempotencyConflict:
         raise Problem("idempotency-conflict", "Use a new Idempotency-Key for a new body; nothing was stored.") from None
+    except LogUnavailable:
+        shared.forget(stream)  # the next request looks where its log is now
+        raise
     if appended.new:
         _accepted(stream.name).inc(appended.records)
     return {"accepted": appended.records, "entry": appended.entry}
@@ -262,16 +268,22 @@ def _idempotency_key(request: Request) -> str | None:
     return key
 
 
-@contextlib.contextmanager
-def only_once(shared: Services, stream: Stream, key: Key, idempotency_key: str | None) -> Iterator[str | None]:
+def only_once(
+    shared: Services, stream: Stream, key: Key, idempotency_key: str | None
+) -> contextlib.AbstractContextManager[str | None]:
     """Return whose Idempotency-Key a request has, and which; None: it has none.
 
     Refuses a second request with the same one while the first runs in this process. It only spares work: what keeps a
     batch from being stored twice is the log's own step, whichever process asks it.
     """
-    if not idempotency_key:
-        yield None
-        return
+    return _running(shared, stream, key, idempotency_key) if idempotency_key else _WITHOUT_KEY
+
+
+_WITHOUT_KEY = contextlib.nullcontext(None)
+
+
+@contextlib.contextmanager
+def _running(shared: Services, stream: Stream, key: Key, idempotency_key: str) -> Iterator[str]:
     scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}"
     request = f"{stream.log}:{scope}"
     if request in shared.running:

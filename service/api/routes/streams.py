@@ -229,6 +229,7 @@ async def drop_dead_letter(stream: str, entry: str, admin: Admin, shared: Shared
         return row
 
     row = await shared.run(drop)
+    row = await shared.run(streams.get, row.id)  # where its log is, after that: a move deletes what was dropped before
     await shared.appender.drop_dead(row.log, row.place, entry)
 
 

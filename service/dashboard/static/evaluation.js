@@ -7,12 +7,14 @@ import { $, amount, count, fact, h, replace, table } from "./dom.js";
 const MOST_BLOCKS = 200;
 const MOST_BANDS = 4; // more bands hide each other
 const MOST_CLASSES = 12; // whose recalls are listed
+const MOST_COMPARED = 8; // which the service compares pair by pair
 const FALSE_ALARMS = "a false alarm of drift in at most 1 of 1,000 blocks"; // as drift.py states
 const AXIS = { title: { text: "records", standoff: 4 } };
 
 const whole = (share) => Math.round(100 * share);
 const percent = (share) => `${whole(share)} %`;
-const points = (share) => (whole(share) === 1 ? "1 point" : `${whole(share)} points`);
+const points = (share) => (Math.abs(whole(share)) === 1 ? `${whole(share)} point` : `${whole(share)} points`);
+const signed = (text) => (text.startsWith("-") ? `−${text.slice(1)}` : `+${text}`);
 
 /** The key of a figure, and how it is written: accuracies of classes, errors of regressions. */
 const kind = (figures) =>
@@ -20,17 +22,26 @@ const kind = (figures) =>
     ? { key: "accuracy", title: "Accuracy", text: percent, between: (low, high) => `${whole(low)} to ${percent(high)}` }
     : { key: "absolute_error", title: "Error", text: amount, between: (low, high) => `${amount(low)} to ${amount(high)}` };
 
+/** The figures that say most: of the newest blocks together, or of the newest one alone where it is worse than before. */
+const telling = (told) => (told.recent?.blocks > 1 && !told.drift && !told.worse ? told.recent : told);
+
+const where = (figures, told) => {
+  if (figures !== told) return ` in the last ${count(figures.blocks)} blocks`;
+  return told.recent?.blocks > 1 ? " in the newest block" : "";
+};
+
 /** Whether a publication is good and whether it becomes worse, in one sentence. */
 export function sentence(told) {
   const { key, text, between } = kind(told);
   if (told[key] === null) return "It had no model yet when it was last evaluated.";
-  const interval = `(${between(told.low, told.high)})`;
+  const figures = telling(told);
+  const interval = `(${between(figures.low, figures.high)})`;
   if (key === "absolute_error") return `Off by ${text(told[key])} on average ${interval}.`;
-  return `Right for ${text(told[key])} of records ${interval}, ${above(told)}; ${trend(told)}.`;
+  return `Right for ${text(figures[key])} of records${where(figures, told)} ${interval}, ${above(figures)}; ${trend(told)}.`;
 }
 
 function above({ accuracy, baseline, low, high, lift }) {
-  const gap = accuracy - baseline;
+  const gap = lift ? lift.estimate : accuracy - baseline;
   const [least, most] = lift ? [lift.low, lift.high] : [low - baseline, high - baseline];
   if (least > 0) return `${points(gap)} above always saying the commonest class`;
   if (most < 0) return `${points(-gap)} below always saying the commonest class`;
@@ -136,8 +147,13 @@ function details(told, classes) {
   const figure = (title, found) =>
     found && fact(title, percent(found.estimate), h("small", {}, `${whole(found.low)} to ${percent(found.high)}`));
   const recall = (told.recall?.length ?? 0) <= MOST_CLASSES ? (told.recall ?? []) : [];
+  const { text, between, key } = kind(told);
+  const interval = (found) => h("small", {}, `${signed(`${whole(found.low)}`)} to ${signed(points(found.high))}`);
+  const lift = told.lift_over_previous;
+  const counted = `${between(told.low, told.high)}, version ${count(told.version ?? 0)}, ${count(told.slots)} records`;
   return [
-    told.version !== null && fact("Version counted", count(told.version), h("small", {}, `on ${count(told.slots)} slots`)),
+    told.version !== null && fact("Newest block", text(told[key]), h("small", {}, counted)),
+    lift && fact("Against the version before", signed(points(lift.estimate)), interval(lift)),
     figure("Balanced accuracy", told.balanced_accuracy),
     figure("Calibration error", told.calibration_error),
     ...recall.map((found, label) => figure(`Recall of ${classes?.[label] ?? `class ${label}`}`, found)),
@@ -155,14 +171,24 @@ function confusion(counts, classes) {
   ];
 }
 
-/** Which publication is the best: by what the newest block says of each pair, else by both intervals. */
-export function comparison(newest) {
-  const known = Object.entries(newest).filter(([, { version }]) => version !== null);
+/** The figures by which publications are compared: as `telling` chooses, the newest block's if that is so for any. */
+async function comparable(evaluation, newest) {
+  const known = Object.keys(newest).filter((each) => newest[each].version !== null);
+  if (known.length > MOST_COMPARED) return newest;
+  const told = await Promise.all(known.map(async (each) => (await get(`/v1/publications/${each}`)).evaluation));
+  if (told.some((each) => each?.publication !== evaluation || telling(each) === each)) return newest;
+  return { ...newest, ...Object.fromEntries(known.map((each, number) => [each, { ...newest[each], ...told[number].recent }])) };
+}
+
+/** Which publication is the best: by what the blocks say of each pair, else by both intervals. */
+export function comparison(figures) {
+  const known = Object.entries(figures).filter(([, { version }]) => version !== null);
   if (known.length === 0) return "No publication had a model yet.";
   const { key, text } = kind(known[0][1]);
   const sign = key === "accuracy" ? 1 : -1; // an error is the better the smaller it is
   const [[best, first], ...others] = known.toSorted(([, a], [, b]) => sign * (b[key] - a[key]));
-  const figure = `${text(first[key])}${key === "accuracy" ? " of records right" : " off on average"}`;
+  const blocks = first.blocks > 1 ? ` in the last ${count(first.blocks)} blocks` : "";
+  const figure = `${text(first[key])}${key === "accuracy" ? " of records right" : " off on average"}${blocks}`;
   if (others.length === 0) return `${best}: ${figure}.`;
   const apart = (other) => (sign > 0 ? first.low > other.high : first.high < other.low);
   const beaten = others.filter(([name, other]) => apart(other) || first.better_than?.[name].low > 0);
@@ -198,21 +224,25 @@ export async function compared({ name, mechanism }) {
   const names = mechanism.of.filter((each) => newest[each]);
   const hue = (each) => HUES[names.indexOf(each) % HUES.length];
   const { title, key, text, between } = kind(newest[names[0]]);
+  const figures = await comparable(name, newest);
   const row = (each) => {
-    const { version, low, high, [key]: value } = newest[each];
+    const { version, low, high, [key]: value } = figures[each];
     const link = h("a", { href: `/dashboard/publications/${each}` }, each);
     const none = version === null;
     return [[swatch(hue(each)), link], none ? "none yet" : count(version), none ? "–" : text(value), none ? "–" : between(low, high)];
   };
-  replace($("compared-said"), comparison(newest));
-  replace($("compared-table"), table("Publications in the newest block", COLUMNS(title), names.map(row)));
+  const caption = names.some((each) => figures[each].blocks > 1)
+    ? "Publications, by their newest blocks together"
+    : "Publications in the newest block";
+  replace($("compared-said"), comparison(figures));
+  replace($("compared-table"), table(caption, COLUMNS(title), names.map(row)));
   const lines = names.map((each) => [each, blocksOf(found.toReversed(), each)]).filter(([, blocks]) => blocks.length);
   $("compared-chart").hidden = lines.length === 0;
   if (lines.length === 0) return;
   const longest = lines.map(([, blocks]) => blocks).reduce((a, b) => (b.length > a.length ? b : a));
   replace($("compared-key"), keyOf(longest, title));
   await draw($("compared-chart"), {
-    said: `${title} of ${names.join(", ")} by records. ${comparison(newest)}`,
+    said: `${title} of ${names.join(", ")} by records. ${comparison(figures)}`,
     traces: () => [
       ...lines.flatMap(([each, blocks]) =>
         traces(each, blocks, { hue: hue(each), fill: lines.length <= MOST_BANDS && `${hue(each)}2b` }),

@@ -112,8 +112,14 @@ const asked = (labels) =>
         h("a", { href: `/dashboard/publications/${name}/label` }, "Label records"),
       ]);
 
+function doing(fit) {
+  if (fit.state === "fitting") return "fitting, begun ";
+  return fit.reason ? "waiting, due " : "waiting for a free worker, due ";
+}
+
 function tiles(publication, stream, share, outline) {
-  const { latest, due, fit, privacy, state, plan } = publication;
+  const { latest, due, fit, privacy, state, plan, mechanism } = publication;
+  const counts = mechanism.kind === "evaluation";
   const newest = outline.at(-1);
   const [unit, spent, most] =
     share?.reserved.rho === undefined
@@ -122,11 +128,11 @@ function tiles(publication, stream, share, outline) {
   replace(
     $("tiles"),
     fact(
-      "Latest model",
+      counts ? "Latest figures" : "Latest model",
       latest === null ? "none yet" : `version ${count(latest)}`,
       h("small", {}, newest ? when(newest.published_at) : ""),
     ),
-    fact("Records", count(stream.records), h("small", {}, newest ? `${count(newest.time)} seen by a model` : "")),
+    fact("Records", count(stream.records), h("small", {}, newest ? counts ? `figures up to ${count(newest.time)}` : `${count(newest.time)} seen by a model` : "")),
     fact(
       plan.first_releases?.length ? "Next release" : "Goes on",
       due === null
@@ -136,7 +142,8 @@ function tiles(publication, stream, share, outline) {
           : `${count(stream.records - due)} behind`,
       fit === null
         ? h("small", {}, due === null ? state : `at record ${count(due)}`)
-        : h("small", {}, fit.state === "fitting" ? "fitting, begun " : "waiting for a free worker, due ", when(fit.since)),
+        : h("small", {}, doing(fit), when(fit.since)),
+      fit?.reason ? h("small", {}, fit.reason) : null,
     ),
     fact(
       "Privacy used",

@@ -1,7 +1,7 @@
 """Releases: their chain, the charge that pays for each, and noise that goes on as it began."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -10,6 +10,7 @@ from service.ledger.verify.counted import change_of
 from service.ledger.verify.reading import read
 from service.ledger.verify.sensitivities import least_sensitivity
 from service.privacy.accounting import events
+from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.events import AddedNoise, NoisyCounts, NoisyRunningSums
 from service.privacy.accounting.groups import UnitBound
 from service.privacy.accounting.obligations import AtArrival, WithEachRelease
@@ -27,7 +28,7 @@ def chain(rows: Rows, stream: Stream, publication: Publication) -> Iterator[str]
     previous = publication.promise
     number, latest, time, batched, of_stream = 0, None, publication.start, publication.start, 0
     run = Run()
-    fits = TrainingSlots(evaluation=stream.evaluation_slots)
+    slots_in = _slots_in(stream, publication)
     charging = publication.owes.charging
     for number, row in enumerate(releases.walk(rows, publication.id), 1):
         where = f"publication {publication.name}, version {row['version']}"
@@ -42,7 +43,7 @@ def chain(rows: Rows, stream: Stream, publication: Publication) -> Iterator[str]
         previous = row["digest"]
         latest = row["version"] if row["role"] == "model" else latest
         time = row["time"]
-        yield from read(where, paid_for(where, publication, row, fits, at_arrival=isinstance(charging, AtArrival)))
+        yield from read(where, paid_for(where, publication, row, slots_in, at_arrival=isinstance(charging, AtArrival)))
         yield from read(where, as_begun(where, run, row["noise"]))
         if isinstance(charging, AtArrival) and row["fit_start"] < batched:
             yield f"{where}: it learnt from a batch that another had learnt from"
@@ -57,8 +58,20 @@ def chain(rows: Rows, stream: Stream, publication: Publication) -> Iterator[str]
         yield f"{where}: it was the newest one, and is missing or another"
 
 
+def _slots_in(stream: Stream, publication: Publication) -> Callable[[int, int], int]:
+    """Return the count of the slots of [start, stop) that a publication reads: those set aside, or all others."""
+    if publication.slots is Slots.EVALUATION and stream.evaluation_slots is not None:
+        return stream.evaluation_slots.evaluation
+    return TrainingSlots(evaluation=stream.evaluation_slots).count
+
+
 def paid_for(
-    where: str, publication: Publication, row: Mapping[str, Any], fits: TrainingSlots, *, at_arrival: bool
+    where: str,
+    publication: Publication,
+    row: Mapping[str, Any],
+    slots_in: Callable[[int, int], int],
+    *,
+    at_arrival: bool,
 ) -> Iterator[str]:
     """Yield what is wrong where a release has no charge of its own on the records it read, or the charge is too small.
 
@@ -82,7 +95,7 @@ def paid_for(
             yield f"{where}: its noise is for sums that one record moves less than it can"
         if row["noise"]["dimension"] != event.dimension(row["shape"]):
             yield f"{where}: its noise is not as long as what it is added to"
-        records = fits.count(row["fit_start"], row["fit_stop"])
+        records = slots_in(row["fit_start"], row["fit_stop"])
         currency = Currency.PURE if pure else Currency.ZCDP
         if event.cost(currency, _counted(row, records, of_units=unit is not None)) > paid:
             yield f"{where}: its noise costs more than its charge"

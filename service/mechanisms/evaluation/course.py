@@ -8,18 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from service.mechanisms.evaluation.counted_blocks import CountedBlocks
 from service.mechanisms.evaluation.drift import MEMORY, has_fallen, is_worse
-from service.mechanisms.evaluation.figures import BlockCounts, ClassFigures
-from service.mechanisms.evaluation.told import figures_of, outline, slots_of
+from service.mechanisms.evaluation.told import outline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Block = tuple[Mapping[str, Any], Mapping[str, Any], NDArray[np.float64]]
-    """The model, the noise and the counts of a release."""
+    from service.mechanisms.evaluation.counted_blocks import Block
 
 _FIGURES = ("accuracy", "absolute_error", "baseline", "low", "high")
 BLOCKS = MEMORY + 1
@@ -68,22 +64,12 @@ def course(blocks: Sequence[Block], name: str) -> dict[str, Any]:
 
     blocks: neighbouring releases of one evaluation, the newest last.
     """
-    newest, noise, counts = blocks[-1]
-    number = newest["of"].index(name)
-    figures = figures_of(newest, noise, counts)
-    if not isinstance(figures, ClassFigures) or newest["versions"][number] is None:
+    counted = CountedBlocks.of(blocks, name)
+    if counted is None:
         return {"drift": None, "worse": None}
-    counted_blocks = [
-        (model["versions"][number], BlockCounts(slots_of(model), counts.ravel()))
-        for model, _, counts in blocks
-        if model["versions"][number] is not None
-    ]
-    versions = sorted({version for version, _ in counted_blocks})
-    now, last = (
-        [block for version, block in counted_blocks if version in some] for some in (versions[-1:], versions[-2:-1])
-    )
-    layout, counted, whole = figures.layout, figures.counted, [block for _, block in counted_blocks]
+    layout, one, number = counted.layout, counted.one, counted.number
+    whole, now, last = counted.counts(), counted.of_version(), counted.of_version(1)
     return {
-        "drift": has_fallen(layout, whole, counted, publication=number) if whole[1:] else None,
-        "worse": is_worse(layout, now, last, counted, publication=number) if last else None,
+        "drift": has_fallen(layout, whole, one, publication=number) if whole[1:] else None,
+        "worse": is_worse(layout, now, last, one, publication=number) if last else None,
     }

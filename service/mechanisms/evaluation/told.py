@@ -95,7 +95,9 @@ def _compared(model: Mapping[str, Any], figures: Figures) -> dict[str, Any]:
     return {
         model["of"][number]: {
             "better_than": {
-                model["of"][other]: _figure(figures.better(number, other)) for other in counted if other != number
+                model["of"][other]: figure_described(figures.better(number, other))
+                for other in counted
+                if other != number
             }
         }
         for number in counted
@@ -105,13 +107,13 @@ def _compared(model: Mapping[str, Any], figures: Figures) -> dict[str, Any]:
 def _outlined(figures: Figures, number: int) -> dict[str, Any]:
     if isinstance(figures, ErrorFigures):
         error = figures.absolute_error(number)
-        return {"absolute_error": error.estimate, **_between(error)}
+        return {"absolute_error": error.estimate, **bounds(error)}
     table = figures.layout.table(figures.counts, number)
     commonest = float(table.sum(axis=1).max()) / figures.counted.slots
     accuracy = figures.accuracy(number)
     return {
         "accuracy": accuracy.estimate,
-        **_between(accuracy),
+        **bounds(accuracy),
         "baseline": min(1.0, max(0.0, commonest)),
         "table": [[int(each) for each in row] for row in table.tolist()],
     }
@@ -120,17 +122,18 @@ def _outlined(figures: Figures, number: int) -> dict[str, Any]:
 def _whole(figures: Figures, number: int) -> dict[str, Any]:
     outlined = _outlined(figures, number)
     if isinstance(figures, ErrorFigures):
-        return outlined | {"squared_error": _figure(figures.squared_error(number))}
+        return outlined | {"squared_error": figure_described(figures.squared_error(number))}
     layout = figures.layout
     return outlined | {
-        "lift": _figure(figures.lift(number)) if layout.classes <= MOST_CLASSES else None,
-        "balanced_accuracy": _figure(figures.balanced_accuracy(number)),
-        "recall": [_figure(figures.recall(number, label)) for label in range(layout.classes)],
-        "calibration_error": _figure(figures.calibration_error(number)) if layout.bins else None,
+        "lift": figure_described(figures.lift(number)) if layout.classes <= MOST_CLASSES else None,
+        "balanced_accuracy": figure_described(figures.balanced_accuracy(number)),
+        "recall": [figure_described(figures.recall(number, label)) for label in range(layout.classes)],
+        "calibration_error": figure_described(figures.calibration_error(number)) if layout.bins else None,
     }
 
 
-def _between(figure: Figure) -> dict[str, Any]:
+def bounds(figure: Figure) -> dict[str, Any]:
+    """Return the intervals of a figure, as JSON."""
     return {
         "low": figure.population.low,
         "high": figure.population.high,
@@ -138,5 +141,6 @@ def _between(figure: Figure) -> dict[str, Any]:
     }
 
 
-def _figure(figure: Figure) -> dict[str, Any]:
-    return {"estimate": figure.estimate, **_between(figure)}
+def figure_described(figure: Figure) -> dict[str, Any]:
+    """Return a figure and its intervals, as JSON."""
+    return {"estimate": figure.estimate, **bounds(figure)}

@@ -22,13 +22,17 @@ y_t is w_t, but with `averaging` `schedule_free` y_t = Π(w_t + BETWEEN·(a_t - 
 So a step corrects what the released average still gets wrong, and may be longer, the more so the more classes share
 its length; and the average may be shorter.
 
+With `adaptive`, which is `schedule_free` otherwise, classes that jump are followed at once: r_t is how many times
+longer the mean gradient ĝ_t/n is than lately (`_surprise`), η becomes min(LONGER, max(1, r_t/SURPRISING))·η and k
+becomes min(1, k·r_t) in that step. Both are functions of what was released, so they cost nothing.
+
 Following the leader is paper B's WDP-COCOP, whose equation 10 lacks the 1/t; only the losses' gradients enter the
 sums, those of the regulariser are public (paper-audit.md 2). With `conditional_gradient` w goes towards the leader
 instead of to it, and nothing is projected: WDP-COCOL, see `conditional_gradient`.
 
 Where η is not given it is such that the noise of one step has a spread of FIRST in a score, in units of a logit, but so
-that no step moves a score by more than LONGEST (`schedule_free`: √(K/2) times that for K
-classes, two thirds of it for a regression). Without clipping, which bounds what overshooting can do, that would be
+that no step moves a score by more than LONGEST (`schedule_free` and `adaptive`: √(K/2) times that for K classes, two
+thirds of it for a regression). Without clipping, which bounds what overshooting can do, that would be
 far from stable; with it, and the average, smaller steps and momentum learnt more slowly and came no nearer on MNIST,
 elec2 and noaa_weather.
 
@@ -39,7 +43,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -55,18 +59,23 @@ if TYPE_CHECKING:
     from service.learning.constraint_sets import ConstraintSet
     from service.learning.losses import Floats
     from service.learning.records import Records
+    from service.mechanisms.online_leader.settings import Averages
     from service.privacy.currency import Currency
     from service.privacy.noise.running_sums import Runs
 
 FIRST = 0.5
 LONGEST = 24.0
-RECENT = {"recent": (0.1, 2.0), "schedule_free": (0.3, 4.0)}
+RECENT = {"recent": (0.1, 2.0), "schedule_free": (0.3, 4.0), "adaptive": (0.3, 4.0)}
 """The least part of an iterate in the average, up to which length of the noise, in clipped gradients; see `recency`."""
 BETWEEN = 0.7
+SURPRISING, LONGER = 2.0, 3.0
+RISE, FALL = 0.05, 0.3
+"""How fast the length that gradients had lately follows a longer one and a shorter one."""
 State = tuple["Floats", ...]
-"""The memory of `running_sums`, then how far w can be from its leader, (1,), w, u and a; float64, of the shape of w.
+"""The memory of `running_sums`, then one number (1,), w, u and a; float64, of the shape of w.
 
-They are as secret as the records."""
+The number is how far w can be from its leader, or with `adaptive` how long mean gradients were lately. All are as
+secret as the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +89,7 @@ class OnlineGradient(Linear):
     learning_rate: float | None = None
     momentum: float = 0.0
     strong_convexity: float | None = None
-    averaging: bool | Literal["recent", "schedule_free"] = True
+    averaging: bool | Averages = True
     constraint: ConstraintSet
     projected: bool = True
 
@@ -145,7 +154,21 @@ class OnlineGradient(Linear):
     @property
     def _between(self) -> float:
         """Return how far gradients are taken from the iterate towards the average; 0: at the iterate."""
-        return BETWEEN if self.averaging == "schedule_free" and self.strong_convexity is None else 0.0
+        return BETWEEN if self.averaging in ("schedule_free", "adaptive") and self.strong_convexity is None else 0.0
+
+    def _surprise(self, mean: Floats, lately: float, n: int) -> tuple[float, float]:
+        """Return r_t, at least 1, and how long mean gradients were lately, this one among them.
+
+        The draw of a batch moves a mean of n clipped gradients by C/√n at most, which surprises nobody. In a regression
+        nothing does: there a step that goes too far makes the next gradient longer, and so on.
+        """
+        if self.averaging != "adaptive" or not self.classes:
+            return 1.0, lately
+        length = float(np.linalg.norm(mean))
+        if not lately:
+            return 1.0, length
+        ratio = length / math.sqrt(lately**2 + 2.0 * self.longest**2 / n)
+        return max(1.0, ratio), lately + (RISE if length > lately else FALL) * (length - lately)
 
     def remembers(self, step: int) -> int:
         """Return of how many arrays the state is before that step, which needs it whole; 0: it is `start`'s."""
@@ -177,11 +200,14 @@ class OnlineGradient(Linear):
         estimate, remembered = perturbation.sums.release(total, tuple(memory), place)
         if records.units is not None:  # n is of units, by the public pattern; without any it is a step of noise alone
             n = max(1, records.units)
-        mean = estimate / n
+        mean, surprise = estimate / n, 1.0
         if self.strong_convexity is None:
+            surprise, lately = self._surprise(mean, float(apart[0]), n)
+            apart = np.array([lately])
             gradient = mean + self.regularization * (point - origin)
             velocity = self.momentum * velocity + (1.0 - self.momentum) * gradient
-            weights = self.constraint.project(weights - self.rate(perturbation, n) * velocity, origin)
+            rate = self.rate(perturbation, n) * min(LONGER, max(1.0, surprise / SURPRISING))
+            weights = self.constraint.project(weights - rate * velocity, origin)
         elif self.projected:
             velocity = velocity + mean
             weights = self.constraint.project(origin - velocity / (self.strong_convexity * (step + 1)), origin)
@@ -190,7 +216,8 @@ class OnlineGradient(Linear):
             weights, apart = pursuit.step(weights, apart, velocity, mean, step)
             velocity = velocity + mean
         if self.averaging:
-            average = average + max(4.0 / (step + 5.0), self.recency(perturbation, n)) * (weights - average)
+            least = min(1.0, surprise * self.recency(perturbation, n))
+            average = average + max(4.0 / (step + 5.0), least) * (weights - average)
         else:
             average = weights
         return *remembered, apart, weights, velocity, average

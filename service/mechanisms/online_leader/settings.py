@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
@@ -15,20 +15,23 @@ LARGEST_LEAF_WINDOW = 1024  # a model's worth of numbers is remembered of each o
 LARGEST_BLOCK_WINDOW = 2**20  # what is summed up exactly needs a lattice the coarser, the longer the window
 
 
+Averages = Literal["recent", "schedule_free", "adaptive"]
+
+
 def _averaging(value: object) -> object:
-    if isinstance(value, bool) or value in ("recent", "schedule_free"):
+    if isinstance(value, bool) or value in get_args(Averages):
         return value
-    raise PydanticCustomError("bool_type", "must be true, false, recent or schedule_free")
+    raise PydanticCustomError("bool_type", "must be true, false, recent, schedule_free or adaptive")
 
 
 Averaging = Annotated[
-    bool | Literal["recent", "schedule_free"],
+    bool | Averages,
     PlainValidator(_averaging),
-    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["recent", "schedule_free"]}]}),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "enum": list(get_args(Averages))}]}),
 ]
 """Whether models are averages of iterates, and of which; see `online_gradient`.
 
-New publications take `schedule_free`; those that began before there was one have `recent`, or true, in their settings.
+New publications take `adaptive`; those that began before there was one have another in their settings.
 """
 
 
@@ -58,7 +61,7 @@ class OnlineLeaderMechanism(Shape):
         Positive | None, Field(description="μ: follow the leader instead of taking steps of a learning rate")
     ] = None
     clip: Annotated[Positive | None, Field(description="norm to which a record's gradient is clipped")] = None
-    averaging: Averaging = "schedule_free"
+    averaging: Averaging = "adaptive"
     constraint: ConstraintName = "ball"
     radius: Annotated[Positive | None, Field(description="of the set that iterates are kept in")] = None
     step: Literal["projection", "conditional_gradient"] = "projection"

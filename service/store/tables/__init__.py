@@ -25,6 +25,7 @@ from service.store.tables.publishing import (
     publications,
     releases,
     shown,
+    waits,
 )
 from service.store.tables.recording import (
     dead_letters,
@@ -77,4 +78,5 @@ __all__ = [
     "streams",
     "unit_secrets",
     "units",
+    "waits",
 ]

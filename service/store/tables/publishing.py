@@ -126,6 +126,15 @@ attempts = Table(
     now("noted_at"),
 )
 
+# Why the next step of a publication waits that has all its records: see waits.py.
+waits = Table(
+    "waits",
+    metadata,
+    Column("publication_id", ForeignKey("publications.id"), primary_key=True),
+    Column("due", BigInteger, nullable=False),  # the record number at which the step that waits had all its records
+    Column("reason", Text, nullable=False),
+)
+
 # What a publication's next step needs and no call reads: see parts.py. Numbers are never used again.
 parts = Table(
     "parts",

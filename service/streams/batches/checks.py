@@ -23,6 +23,10 @@ _QUOTED = "is a text, not a number: write numbers without quotes"
 _NOT_FINITE = "is not finite as a 32-bit float"
 _PAST_FLOAT32 = 2.0**128 - 2.0**103  # from here on doubles round to infinity
 
+_SQUARE_WITHIN_FLOAT32 = 2.0**254  # of a number below 2^127
+MOST_SQUARED = 2**13  # numbers: of more, libraries add up squares in several threads
+FEW_LABELS = 128  # up to here they are looked at one by one
+
 Mask = NDArray[np.bool_]
 
 
@@ -68,8 +72,12 @@ def from_numbers(
     columns: Columns = {}
     reasons: list[tuple[int | None, str]] = [] if units is None else _wrong_units(units)
     if "x" in numbers:
-        columns["x"] = x = _single(numbers["x"])
-        reasons += _wrong_rows(x, layout, flaws)
+        x = numbers["x"]
+        if flaws.x is None and flaws.rows is None and _surely_finite(x):
+            columns["x"] = x.astype(np.float32, copy=False)
+        else:
+            columns["x"] = x = _single(x)
+            reasons += _wrong_rows(x, layout, flaws)
     if "y" in numbers:
         y, most = numbers["y"], layout.classes
         if (labels := None if flaws.y is not None else _labels(y, most)) is not None:
@@ -138,6 +146,17 @@ def _wrong_unit(unit: Any) -> str | None:
     return None
 
 
+def _surely_finite(values: NDArray[Any]) -> bool:
+    """Return whether all values are certain to be finite as 32-bit floats; False: it is not known.
+
+    Σ v² is NaN or infinite if a value is, and else at least each v². A record of 32 features is checked and rounded in
+    2 µs so, by looking at every value in 5 µs.
+    """
+    if values.dtype.kind != "f" or values.size > MOST_SQUARED:
+        return False
+    return float(np.vdot(values, values)) < _SQUARE_WITHIN_FLOAT32
+
+
 def _wrong_rows(x: NDArray[np.float32], layout: RecordLayout, flaws: Flaws) -> list[tuple[int | None, str]]:
     finite = np.isfinite(x)
     if flaws.x is None and flaws.rows is None and finite.all():
@@ -158,6 +177,9 @@ def _wrong_rows(x: NDArray[np.float32], layout: RecordLayout, flaws: Flaws) -> l
 
 def _labels(y: NDArray[Any], most: int | None) -> NDArray[np.int32] | None:
     """y as whole numbers below `most`; None if it may be anything else."""
+    if most is not None and 0 < len(y) <= FEW_LABELS:  # 2 µs, where arrays take 6
+        whole = all(0 <= label < most and label == int(label) for label in set(y.tolist()))
+        return y.astype(np.int32, copy=False) if whole else None
     if most is None or not len(y) or not 0 <= y.min() <= y.max() < most:
         return None
     labels = y.astype(np.int32, copy=False)

@@ -29,17 +29,17 @@ def a_retry_under_another_key() -> None:
 @bug(f"{_APPEND}::TestWithoutAServer::test_what_may_be_stored_is_not_split")
 def halves_of_a_batch_that_may_be_stored() -> None:
     """Its answer was lost, and the service takes smaller bodies since: the halves are stored beside the whole."""
-    from perennial import operations
+    from perennial import appending
 
-    rewrite(operations._post_batch, (" and not doubts", ""))
+    rewrite(appending._post_batch, (" and not doubts", ""))
 
 
 @bug(f"{_APPEND}::test_with_a_key_a_batch_that_is_too_large_is_refused")
 def halves_of_a_batch_that_has_a_name() -> None:
     """The same call another day sends it whole, under a key that only half of it was stored with."""
-    from perennial import operations
+    from perennial import appending
 
-    rewrite(operations.append, ("may_split=key is None", "may_split=True"))
+    rewrite(appending.append, ("may_split=key is None", "may_split=True"))
 
 
 @bug(f"{_APPEND}::test_only_what_can_be_repeated_is")
@@ -56,6 +56,14 @@ def a_batch_that_is_sent_again_on_the_next_day() -> None:
     from perennial import journal
 
     rewrite(journal.Journal.begin, ("if known is not None and self.is_remembered(known):", "if known is not None:"))
+
+
+@bug(f"{_JOURNAL}::test_of_several_batches_without_an_answer_each_one_that_is_skipped_is_asked_about[after-answers0]")
+def a_batch_that_is_skipped_with_the_one_before() -> None:
+    """It was announced with that one, and never sent: its records are lost."""
+    from perennial import journal
+
+    rewrite(journal.Journal.begin, (" or self._skipped", ""))
 
 
 @bug(f"{_JOURNAL}::test_the_service_knows_keys_of_each_api_key_apart")
@@ -88,3 +96,11 @@ def a_bridge_that_does_not_read_its_notes() -> None:
     from perennial import nats_bridge
 
     rewrite(nats_bridge.Bridge.batches, ("await self._finish()", "pass"))
+
+
+@bug("tests/api/test_canary.py::test_logs_answers_and_metrics_repeat_nothing")
+def errors_of_the_client_that_repeat_an_id() -> None:
+    """Somebody reads whose record it was, where the client's errors are logged."""
+    from perennial import units
+
+    rewrite(units.ids_of, ("the id in row {row}", "the id {each!r} in row {row}"))

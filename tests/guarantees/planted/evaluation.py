@@ -107,6 +107,14 @@ def an_evaluation_of_training_slots() -> None:
     rewrite(records._may_be_read, ("evaluated if located.evaluates else ~evaluated", "~evaluated | located.evaluates"))
 
 
+@bug("tests/worker/test_large_fits.py::test_blocks_hold_training_slots_alone")
+def blocks_of_all_slots() -> None:
+    """A fit that is too large for memory reads evaluation slots, too."""
+    from service.publishing import blocks
+
+    rewrite(blocks.part_of, ("replace(located, ", "replace(located, period=None, "))
+
+
 _RUNNING = "tests/worker/test_evaluating.py"
 
 

@@ -9,6 +9,7 @@ from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _TICKS, _CONFIRMATION = "tests/worker/test_ticks.py", "tests/worker/test_confirmation.py"
 _ATTEMPTS, _DURABILITY = "tests/worker/test_attempts.py", "tests/store/test_durability.py"
+_DURABLY = f"{_DURABILITY}::test_every_transaction_that_writes_commits_durably_whatever_is_configured"
 
 
 @bug(f"{_TICKS}::test_at_its_tick_a_step_appears_whole_and_tells_that_time")
@@ -135,12 +136,20 @@ def a_result_that_is_drawn_again_because_its_commit_failed() -> None:
     wrap(workshop, "Desk", lambda true: true(drawn=Forgetful()))
 
 
-@bug(f"{_DURABILITY}::test_every_transaction_that_writes_commits_durably_whatever_is_configured[off]")
+@bug(f"{_DURABLY}[off-by_sqlalchemy]")
 def commits_as_durable_as_the_server_likes() -> None:
     """With `synchronous_commit = off` a crash forgets what was seen."""
     from service.store import database
 
     wrap(database, "_written_durably", lambda *_: None)
+
+
+@bug(f"{_DURABLY}[off-by_the_driver]")
+def commits_of_the_driver_as_durable_as_the_server_likes() -> None:
+    """The same of what goes to the driver without a detour."""
+    from service.store import database
+
+    rewrite(database.write, ("_make_durable(connection, session.cursor())\n", "pass\n"))
 
 
 @bug(f"{_DURABILITY}::test_a_server_that_may_lose_commits_is_refused[fsync]")
@@ -267,6 +276,7 @@ def appending_that_counts_for_no_rate() -> None:
 @bug(f"{_APPENDS}::test_what_the_log_refuses_is_asked_once_and_answered_as_by_the_application")
 def appending_again_what_the_log_did_not_answer() -> None:
     """A batch whose answer was lost is stored twice."""
-    from service.api.ready_appends import ReadyAppends
+    from service.api import ready_appends
 
-    rewrite(ReadyAppends.__call__, ("scope[REFUSED] = error", "receive = _again(message, receive)"))
+    once = "return await append(shared, stream, batch, scope)"
+    rewrite(ready_appends._appended, (once, f"try:\n            {once}\n        except Exception:\n            {once}"))

@@ -64,25 +64,25 @@ def what_is_erased_again_is_deleted_again() -> None:
 @bug(f"{_DIGESTS}::test_each_part_of_what_is_remembered_is_in_its_digest[shape]")
 def memory_without_its_shape() -> None:
     """Rows and columns that are exchanged are what was left, as far as anybody can tell."""
-    from service.store import parts
+    from service.store import unwritten
 
-    rewrite(parts.remembered, ("[number, list(values.shape), ", "[number, "))
+    rewrite(unwritten.remembered, ("[number, list(values.shape), ", "[number, "))
 
 
 @bug(f"{_DIGESTS}::test_each_part_of_what_is_remembered_is_in_its_digest[terms]")
 def memory_without_the_terms_of_the_next_step() -> None:
     """An upgrade goes on with other noise."""
-    from service.store import parts
+    from service.store import unwritten
 
-    rewrite(parts.remembered, ('"terms": terms', '"terms": None'))
+    rewrite(unwritten.remembered, ('"terms": terms', '"terms": None'))
 
 
 @bug(f"{_DIGESTS}::test_each_part_of_what_is_remembered_is_in_its_digest[number]")
 def memory_without_its_numbers() -> None:
     """Noise of one step is taken for that of another."""
-    from service.store import parts
+    from service.store import unwritten
 
-    rewrite(parts.remembered, ("[number, list(", "[list("))
+    rewrite(unwritten.remembered, ("[number, list(", "[list("))
 
 
 @bug("tests/worker/test_memory.py::test_a_publication_whose_memory_is_lost_halts_and_one_that_ends_forgets")

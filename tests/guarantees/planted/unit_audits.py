@@ -70,3 +70,30 @@ def a_person_whose_records_in_a_batch_add_up() -> None:
 def a_person_who_is_counted_as_a_record_in_every_block() -> None:
     """The capacity is not divided by the group factor, so that each block costs a unit all that it was promised."""
     a_slot_that_is_charged_what_its_unit_was_promised()
+
+
+_PARTS = "tests/guarantees/test_unit_parts.py::test_nobody_can_tell_two_persons_apart_by_a_part_better_than_promised"
+
+
+@bug(f"{_PARTS}[updates, gaussian]")
+def a_person_who_is_protected_as_a_record_is_when_its_records_are_selected() -> None:
+    """The same, of updates from selected records."""
+    a_slot_that_is_charged_what_its_unit_was_promised()
+
+
+@bug(f"{_PARTS}[coins]")
+def a_person_whose_coins_are_those_of_a_record() -> None:
+    """The same, of the coins by which records are selected."""
+    a_slot_that_is_charged_what_its_unit_was_promised()
+
+
+@bug(f"{_PARTS}[answers]")
+def a_person_who_is_protected_as_a_record_is_in_answers() -> None:
+    """The same, of measured answers to linear queries."""
+    a_slot_that_is_charged_what_its_unit_was_promised()
+
+
+@bug(f"{_PARTS}[comparisons]")
+def a_person_who_is_protected_as_a_record_is_in_comparisons() -> None:
+    """The same, of what tells which query is hard."""
+    a_slot_that_is_charged_what_its_unit_was_promised()

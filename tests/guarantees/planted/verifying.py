@@ -199,7 +199,7 @@ def erased_bytes_that_nobody_looks_for() -> None:
     """A segment from a backup brings erased records back."""
     from service.ledger.verify import segments
 
-    rewrite(segments._still_there, ("column.any() for column in rows.values()", "False for _ in rows.values()"))
+    rewrite(segments._still_there, ("rows[name].any() for name in rows.keys()", "False for _ in rows.keys()"))
 
 
 @bug(f"{_WALKS}[charge]")
@@ -273,3 +273,30 @@ def a_sensitivity_that_is_taken_as_stated() -> None:
     from service.ledger.verify import released
 
     rewrite(released.paid_for, ('event.sensitivity < least_sensitivity(event, row["model"])', "False"))
+
+
+_UNITS = "tests/worker/test_units.py"
+
+
+@bug(f"{_UNITS}::test_slots_that_count_against_the_order_of_their_units_are_found[bench0]")
+def slots_that_count_as_segments_say() -> None:
+    """Nobody asks whether a slot of a unit ought to count."""
+    from service.ledger.verify import unit_counts
+
+    rewrite(unit_counts._recount, ("if wrong is not None:", "if False:"))
+
+
+@bug(f"{_UNITS}::test_a_unit_that_could_count_more_often_is_found[fewer-bench0]")
+def counts_of_units_that_are_believed() -> None:
+    """The number of a unit's counting slots is taken from the table by which the next ones are counted."""
+    from service.ledger.verify import unit_counts
+
+    rewrite(unit_counts._recount, ("if not tally.agrees(seen, row):", "if False:"))
+
+
+@bug("tests/worker/test_unit_publications.py::test_a_number_of_units_that_somebody_changed_is_found[leader]")
+def numbers_of_units_that_are_believed() -> None:
+    """The noise of a release is enough for as many units as the release itself says that it is of."""
+    from service.ledger.verify import unit_counts
+
+    rewrite(unit_counts._releases, ("if number != units_there:", "if False:"))

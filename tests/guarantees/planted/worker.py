@@ -211,10 +211,10 @@ def a_setting_that_is_looked_at_once() -> None:
 @bug(f"{_PUBLISHING}::test_missing_records_are_never_made_up_for")
 def a_fit_of_the_records_that_are_there() -> None:
     """A release tells that records had a say in it which had none."""
-    from service.publishing import records
+    from service.publishing import locating
 
     rewrite(
-        records.locate,
+        locating.locate,
         ("position != stop", "False"),
         ("stop=stop", "stop=position"),
     )

@@ -12,13 +12,21 @@ CLASSES = ClassCounts(classes=2, publications=2, bins=False)
 UNKNOWN = {"drift": None, "worse": None}
 
 
-def block(version, right, *, slots=SLOTS):
-    """A block in which the second publication's version predicts so many of its slots right; None: it has no model."""
+def block(version, right, *, slots=SLOTS, other=None):
+    """A block in which the second publication's version predicts so many of its slots right; None: it has no model.
+
+    other: how many the first publication's model predicts right; None: it has none.
+    """
     labels = np.arange(slots) % 2
-    predicted = Predictions(labels=np.where(np.arange(slots) < right, labels, 1 - labels))
-    counts = CLASSES.count(labels, [None, predicted if version is not None else None])
+
+    def predicted(right):
+        return Predictions(labels=np.where(np.arange(slots) < right, labels, 1 - labels))
+
+    first, second = (None if other is None else predicted(other)), (None if version is None else predicted(right))
+    counts = CLASSES.count(labels, [first, second])
     noise = noise_of(CLASSES, "pure")
-    model = {"of": ["a", "b"], "versions": [None, version], "slots": slots, **CLASSES.described()}
+    versions = [None if other is None else 1, version]
+    model = {"of": ["a", "b"], "versions": versions, "slots": slots, **CLASSES.described()}
     event = NoisyCounts(noise=noise, change=CLASSES.change)
     return model, event.to_json(), (counts + draw(noise, counts.shape)).astype(float)
 

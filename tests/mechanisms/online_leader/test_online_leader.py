@@ -5,100 +5,20 @@ import pytest
 from scipy import optimize, special
 
 from service.learning.records import Records
-from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten
 from service.privacy.accounting import events
 from service.privacy.currency import Currency
 from service.privacy.noise import additive as noises
 from service.privacy.noise.additive import Gaussian
-from service.streams.schema import StreamSchema
 from tests import chance
+from tests.mechanisms.online_leader.publications import BATCH, NOISES, publication
 from tests.mechanisms.steps import FEATURES, GAUSSIAN, RHO, data, goes_on_exactly, nothing, reader, run
-
-BATCH = 8
-NOISES = {
-    "blt": {"noise": "blt", "decay": 0.9},
-    "toeplitz": {"noise": "toeplitz", "decay": 0.9},
-    "tree": {"noise": "tree"},
-    "window_tree": {"noise": "window_tree", "window": 3},
-    **{
-        expiry: {"noise": "window_tree", "window": 3, "expiry": expiry, "acknowledge_declassification": True}
-        for expiry in ("leaf", "block")
-    },
-}
-
-
-def publication(noise="blt", privacy=GAUSSIAN, classes=3, learner=None, features=FEATURES, stream=None, **settings):
-    labels = {"kind": "classification", "classes": classes}
-    return build(
-        StreamSchema.model_validate(stream or {"features": features, "task": labels}),
-        PublicationConfiguration.model_validate(
-            {
-                "mechanism": {"kind": "online_leader", "batch": BATCH, **NOISES[noise], **settings},
-                "learner": {"kind": "noisy_gradient_descent", "intercept": False, **(learner or {})},
-                "privacy": privacy,
-            }
-        ),
-    )
 
 
 @pytest.fixture(params=NOISES)
 def noise(request):
     return request.param
-
-
-@pytest.mark.parametrize(("averaging", "between", "most"), [(True, 0.0, 0.0), ("schedule_free", 0.7, 0.3)])
-def test_released_models_are_averages_of_projected_steps_along_noisy_sums(averaging, between, most, monkeypatch):
-    """Recomputed with SciPy, with no noise: what is left is the optimiser (schedule-free: Defazio et al. 2024)."""
-    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
-    x, y = data()
-    rows = x * np.minimum(1, 1 / np.linalg.norm(x.astype(float), axis=1, keepdims=True))
-    settings = {"clip": 0.3, "learning_rate": 4.0, "radius": 0.5}
-    origin = np.full((3, FEATURES), 0.2)
-    learner = {"momentum": 0.6, "regularization": 0.05, "origin": origin.tolist()}
-    released, _ = run(publication(learner=learner, averaging=averaging, **settings), 12, reader())
-    noise = released[0].perturbation.noise.expected_norm() / BATCH
-    w, u, average = origin, np.zeros_like(origin), origin
-    reached = 0.0
-    for t, release in enumerate(released):
-        batch = slice(t * BATCH, (t + 1) * BATCH)
-        point = w + between * (average - w)
-        slopes = special.softmax(rows[batch] @ point.T, axis=1) - np.eye(3)[y[batch]]
-        gradients = slopes[:, :, None] * rows[batch, None, :]
-        lengths = np.linalg.norm(gradients, axis=(1, 2), keepdims=True)
-        mean = (gradients * np.minimum(1, 0.3 / lengths)).sum(axis=0) / BATCH
-        u = 0.6 * u + 0.4 * (mean + 0.05 * (point - origin))
-        away = w - 4.0 * u - origin
-        reached = max(reached, float(np.linalg.norm(away)))
-        w = origin + away * min(1.0, 0.5 / np.linalg.norm(away))
-        average = average + max(4 / (t + 5), most * min(1, 4 * 0.3 / noise)) * (w - average)
-        np.testing.assert_allclose(release.parameters, average, rtol=0, atol=1e-5)  # norms are inflated by 2^-20
-    assert publication().learner.averaging == "schedule_free"
-    assert reached > 0.5, "the ball was never reached"
-
-
-@pytest.mark.parametrize(("epsilon", "noisy"), [(200, False), (0.5, True)])
-def test_the_average_is_of_recent_iterates_the_more_the_noisier_a_step_is(monkeypatch, epsilon, noisy):
-    """Without noise in them, iterates are the same whatever is averaged."""
-    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
-    x, y = data()
-
-    def again(start, end):
-        places = np.arange(start, end) % len(y)
-        return Records(x=x[places], y=y[places])
-
-    settings = {"clip": 0.25, "learning_rate": 1.0, "privacy": {"epsilon": epsilon, "delta": 1e-6}}
-    ways = {way: run(publication(averaging=way, **settings), 60, again)[0] for way in (False, True, "recent")}
-    iterates = [each.parameters for each in ways[False]]
-    noise = ways[True][0].perturbation.noise.expected_norm() / BATCH
-    least = 0.1 * min(1.0, 2 * 0.25 / noise)
-    assert (least < 0.1) == noisy
-    for way, k in ((True, 0.0), ("recent", least)):
-        average = np.zeros_like(iterates[0])
-        for t, (w, release) in enumerate(zip(iterates, ways[way], strict=True)):
-            average = average + max(4 / (t + 5), k) * (w - average)
-            np.testing.assert_allclose(release.parameters, average, rtol=0, atol=1e-9)
 
 
 def test_the_leader_is_the_minimiser_of_all_gradients_so_far(monkeypatch):
@@ -240,21 +160,6 @@ def test_the_plan_tells_the_noise_of_every_run(noise):
     assert {name: described[name] for name in ("scale", "factor", "largest")} == {
         name: noise_of_run[name] for name in ("scale", "factor", "largest")
     }
-
-
-def test_noise_decides_how_large_steps_are_and_clipping_how_large_at_most():
-    rates = [publication(privacy={"epsilon": e, "delta": 1e-6}).plan()["fits"][0]["learning_rate"] for e in (0.1, 0.2)]
-    assert rates[1] / rates[0] == pytest.approx(2, rel=0.05)
-    fit = publication().plan()["fits"][0]
-    assert fit["learning_rate"] * fit["noise"]["scale"] / BATCH == pytest.approx(0.5)
-    loud = {"privacy": {"epsilon": 1000, "delta": 1e-6}, "clip": 0.3}
-    for averaging, classes, most in (("recent", 3, 24), ("schedule_free", 2, 24), ("schedule_free", 8, 48)):
-        planned = publication(**loud, averaging=averaging, classes=classes).plan()["fits"][0]
-        assert planned["learning_rate"] == pytest.approx(most / 0.3)
-    bounded = {"features": FEATURES, "task": {"kind": "regression", "bound": 2}}
-    planned = publication(**loud, stream=bounded).plan()["fits"][0]
-    assert planned["learning_rate"] == pytest.approx(2 / 8 * 16 / 0.3), "of logits that are an eighth of the bound"
-    assert publication(learning_rate=0.5).plan()["fits"][0]["learning_rate"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""Answers that are sent at once: what is the same in many of them is put together once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from service.api.http.connections import WHOLE_ANSWER
+from service.api.http.headers import completed, next_request, request_id
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import Scope, Send
+
+    from service.api.http.headers import Header
+
+
+class Head(NamedTuple):
+    """The headers of an answer, but for the id of its request; `lines` as they are sent."""
+
+    headers: list[Header]
+    lines: bytes
+
+
+def head(response: Response) -> Head:
+    """Return the head of answers with the headers of this one. ValueError: a header would not be one line."""
+    headers = completed(response.raw_headers)
+    lines = [name + b": " + value for name, value in headers]
+    if any(end in line for line in lines for end in (b"\r", b"\n", b"\0")):
+        raise ValueError("a header with a line break in it")
+    return Head(headers, b"".join(line + b"\r\n" for line in lines))
+
+
+async def send_whole(scope: Scope, send: Send, status: int, head: Head, body: bytes) -> None:
+    """Send an answer: by the connection itself where it can (`connections.answer`)."""
+    name, value = request_id(next_request())
+    answer = scope.get(WHOLE_ANSWER)
+    if answer is not None:
+        await answer(status, head.lines + name + b": " + value + b"\r\n", body)
+        return
+    await send({"type": "http.response.start", "status": status, "headers": [*head.headers, (name, value)]})
+    await send({"type": "http.response.body", "body": body})

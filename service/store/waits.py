@@ -1,0 +1,22 @@
+"""Why the next step of a publication waits though all its records are there: as the last worker said that met it.
+
+A reason follows from public quantities and from the worker's machine alone, so that people may see it.
+"""
+
+from sqlalchemy import Connection, delete
+from sqlalchemy.dialects import postgresql
+
+from service.store.tables import waits
+
+
+def note(connection: Connection, publication: int, due: int, reason: str) -> None:
+    """Note why the step waits that had all its records at record `due`; nothing is written where that is noted."""
+    noted = {"due": due, "reason": reason}
+    put = postgresql.insert(waits).values(publication_id=publication, **noted)
+    changed = (waits.c.due != due) | (waits.c.reason != reason)
+    connection.execute(put.on_conflict_do_update(index_elements=["publication_id"], set_=noted, where=changed))
+
+
+def forget(connection: Connection, publication: int) -> None:
+    """Delete what is noted of a publication that has ended."""
+    connection.execute(delete(waits).where(waits.c.publication_id == publication))

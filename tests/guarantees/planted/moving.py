@@ -1,0 +1,82 @@
+"""Bugs in the command that moves a stream to another primary."""
+
+from __future__ import annotations
+
+from tests.guarantees.planted.bug import bug, rewrite, wrap
+from tests.guarantees.planted.log import _appending
+
+_MOVING = "tests/log/test_moving.py"
+_MEMORY = f"{_MOVING}::test_it_takes_its_memory_along_and_leaves_a_mark"
+
+
+@bug(f"{_MOVING}::test_it_waits_until_all_is_numbered")
+def a_log_that_is_left_before_it_is_numbered() -> None:
+    """Accepted batches stay in a log that nobody reads any more."""
+    from service.worker.moving import Mover
+
+    rewrite(Mover._drained, ("while not source.is_numbered(position_of(stream)):", "while False:"))
+
+
+@bug(_MEMORY)
+def answers_that_are_not_taken_along() -> None:
+    """A request that is repeated after the move is a second batch."""
+    from service.log import MovedLog
+
+    wrap(MovedLog, "_remember", lambda *_: None)
+
+
+@bug(_MEMORY)
+def dead_letters_that_are_left_behind() -> None:
+    """Dead letters are deleted though nobody dropped them."""
+    from service.log import MovedLog
+
+    wrap(MovedLog, "_bury", lambda *_: None)
+
+
+@bug(f"{_MOVING}::test_a_letter_that_is_dropped_while_it_is_copied_is_gone")
+def dropped_letters_that_come_back() -> None:
+    """An operator deletes a letter while it is copied, and it lies on the other primary for ever."""
+    from service.worker import moving
+
+    wrap(moving.places, "dropped_letters", lambda *_: [])
+
+
+@bug(f"{_MOVING}::test_a_closed_log_refuses_until_it_is_opened")
+def a_closed_log_that_takes_batches() -> None:
+    """An API that knows the old place appends there after the switch."""
+    _appending("if found[6] then return {'closed'} end", "")
+
+
+@bug(f"{_MOVING}::test_who_lost_the_lease_of_a_move_can_not_switch")
+def a_switch_without_the_lease_of_the_move() -> None:
+    """A command that hung moves the stream back to a log that was left."""
+    from service.store import places
+
+    rewrite(places.switch, ("leases.check(connection, lease)\n", "pass\n"))
+
+
+@bug(f"{_MOVING}::test_a_log_refuses_all_that_an_earlier_move_wants")
+def a_log_that_forgets_which_move_was_the_last() -> None:
+    """A command that hung closes, empties or opens a log behind the back of a later one."""
+    from service.log import move
+
+    for name in ("_CLOSE", "_OPEN", "_PREPARE", "_LEAVE"):
+        script = getattr(move, name)
+        assert script.count("return 'overtaken'") == 1
+        setattr(move, name, script.replace("return 'overtaken'", "local _ = 0"))
+
+
+@bug(f"{_MOVING}::test_a_command_killed_before_any_of_its_steps_leaves_a_stream_that_works")
+def a_log_that_a_killed_command_leaves_closed() -> None:
+    """The stream takes nothing until somebody runs the command again."""
+    from service.worker import sealer
+
+    wrap(sealer, "reopen", lambda *_: None)
+
+
+@bug(f"{_MOVING}::test_an_api_that_knew_the_old_place_appends_at_the_new_one")
+def an_api_that_remembers_the_old_place_for_ever() -> None:
+    """It answers 503 until it is started again."""
+    from service.api.services import Services
+
+    wrap(Services, "forget", lambda *_: None)
