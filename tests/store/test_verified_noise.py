@@ -53,7 +53,7 @@ def findings(mechanism, release, **changed):
         **{f"charged_{name}": value for name, value in charged.items()},
     }
     publication = SimpleNamespace(id=1, obligations={})
-    return [*paid_for("here", publication, row, ALL_SLOTS, at_arrival=False)]
+    return [*paid_for("here", publication, row, ALL_SLOTS.count, at_arrival=False)]
 
 
 @pytest.mark.parametrize("name", SUMS)
