@@ -43,6 +43,7 @@ from service.worker import explorer
 from service.worker.main import work
 from tests.databases import compile_once, new_database, used_up
 from tests.guarantees import planted
+from tests.temporary import choose_folder, delete_folder
 
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
@@ -69,7 +70,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", help="repeat the random choices of tests/faults; the summary tells a run's seed")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    choose_folder(config)
     gc.disable()  # until all tests are collected: to look through what stays took a third of that time
     if name := config.getoption("--plant"):
         planted.BUGS[name].plant()
@@ -98,6 +101,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if exitstatus == pytest.ExitCode.OK:
+        delete_folder(session.config)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
