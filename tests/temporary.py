@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - each run makes a folder of its own there
+MEMORY = Path("/dev/shm")
 ROOM_BYTES = 8 * 2**30
 _PREFIX = "tests-"
 
