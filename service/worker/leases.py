@@ -40,7 +40,7 @@ class LeaseKeeper:
         self.drop(*list(self._held.values()))
 
     def take(self, resource: str, *, instead: Lease | None = None) -> Lease | None:
-        """Give back the lease `instead`, and take another in the same transaction; None: somebody holds it."""
+        """Take a lease, and give back `instead` in the same transaction. None: somebody else holds the wanted one."""
         given = [] if instead is None else [instead]
         self._forget(given)
         with self._database.transaction() as connection:
