@@ -15,9 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import logs
 from service.api.auth import audit_log as audit
 from service.api.http import problems
+from service.api.http.connections import WHOLE_ANSWER
 from service.api.http.direct import answer_directly
 from service.api.http.headers import completed, next_request, request_id
 from service.api.http.problems import Problem
+from service.api.http.whole_answers import WHOLE, send_whole
 from service.api.notifier import Notifier
 from service.api.ready_appends import ReadyAppends
 from service.api.ready_releases import ReadyReleases
@@ -205,19 +207,27 @@ class Outermost:
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET", "perennial.head": True}
+            scope.pop(WHOLE_ANSWER, None)  # it would send the body
         request = next_request()
         logs.request.set(request)
         began, started = scope.get(metrics.BEGAN, time.perf_counter()), False
 
         async def complete(message: Message) -> None:
-            nonlocal started
+            if message["type"] == WHOLE:
+                answered(message["status"], message["head"].headers)
+                await send_whole(scope, send, message["status"], message["head"], message["body"], request=request)
+                return
             if message["type"] == "http.response.start":
-                started = True
                 headers = message["headers"] = [*completed(message.get("headers", ())), request_id(request)]
-                metrics.answered(scope, message["status"], time.perf_counter() - began)
-                if "perennial.audit" in scope:
-                    audit.log(scope, message["status"], headers)
+                answered(message["status"], headers)
             await send(message)
+
+        def answered(status: int, headers: list[tuple[bytes, bytes]]) -> None:
+            nonlocal started
+            started = True
+            metrics.answered(scope, status, time.perf_counter() - began)
+            if "perennial.audit" in scope:
+                audit.log(scope, status, headers)
 
         try:
             await self._app(scope, receive, complete)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from service.api.http.representations import VERSION_HEADERS, choose, latest_headers, unchanged
-from service.api.http.whole_answers import head, send_whole
+from service.api.http.representations import choose, head_of, unchanged
+from service.api.http.whole_answers import send_whole
 from service.api.ready_keys import ready_key
 from service.api.routes import metrics
 from service.api.routes.releases import LATEST, VERSION
@@ -85,17 +84,8 @@ def _release(
     if newest is None or version is None or version > (newest.latest or 0):
         return None
     if unchanged(representation.tag(version), tag):
-        return Ready(304, _head(publication, version, representation, None, by_number=bool(number)), b"")
+        return Ready(304, head_of(publication, version, representation, None, by_number=bool(number)), b"")
     body = shared.rendered.get((newest.promise, version, representation.name))
     if body is None:
         return None
-    return Ready(200, _head(publication, version, representation, len(body), by_number=bool(number)), body)
-
-
-@lru_cache(maxsize=1024)
-def _head(publication: str, version: int, representation: Representation, size: int | None, *, by_number: bool) -> Head:
-    """Return the head of a version whose body has so many bytes; None: it is unchanged."""
-    own = VERSION_HEADERS if by_number else latest_headers(publication, version)
-    if size is None:
-        return head(representation.answer(publication, version, None, own))
-    return head(representation.answer(publication, version, b"", own | {"Content-Length": str(size)}))
+    return Ready(200, head_of(publication, version, representation, len(body), by_number=bool(number)), body)

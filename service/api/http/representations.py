@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 from fastapi import Response
 
+from service.api.http.whole_answers import Head, head
 from service.api.schemas import as_json
 
 
@@ -34,6 +35,28 @@ class Representation:
         if self is not JSON:
             headers["Content-Disposition"] = f'attachment; filename="{publication}-{version}.{self.name}"'
         return Response(body, headers=headers, media_type=self.media_type)
+
+
+@lru_cache(maxsize=1024)
+def head_of(
+    publication: str,
+    version: int,
+    representation: Representation,
+    size: int | None,
+    *,
+    by_number: bool = False,
+    wait: int | None = None,
+) -> Head:
+    """Return the head of a version whose body has so many bytes; None: it is unchanged.
+
+    by_number: it was asked for by its number, not as the latest. wait: the seconds of `Prefer: wait`.
+    """
+    own = VERSION_HEADERS if by_number else latest_headers(publication, version)
+    if wait is not None:
+        own = {"Preference-Applied": f"wait={wait}"} | own
+    if size is None:
+        return head(representation.answer(publication, version, None, own))
+    return head(representation.answer(publication, version, b"", own | {"Content-Length": str(size)}))
 
 
 def _json(release: dict[str, Any]) -> bytes:

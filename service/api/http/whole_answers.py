@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from starlette.responses import Response
+
 from service.api.http.connections import WHOLE_ANSWER
 from service.api.http.headers import completed, next_request, request_id
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-    from starlette.types import Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from service.api.http.headers import Header
+
+
+WHOLE = "perennial.whole"  # type of the message by which a `WholeResponse` reaches who sends it
 
 
 class Head(NamedTuple):
@@ -30,9 +34,24 @@ def head(response: Response) -> Head:
     return Head(headers, b"".join(line + b"\r\n" for line in lines))
 
 
-async def send_whole(scope: Scope, send: Send, status: int, head: Head, body: bytes) -> None:
-    """Send an answer: by the connection itself where it can (`connections.answer`)."""
-    name, value = request_id(next_request())
+class WholeResponse(Response):
+    """An answer that passes through the framework as one message. Only for routes that the framework does not read."""
+
+    def __init__(self, status: int, head: Head, body: bytes) -> None:
+        self.status_code, self._head, self._whole = status, head, body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await send({"type": WHOLE, "status": self.status_code, "head": self._head, "body": self._whole})
+
+
+async def send_whole(
+    scope: Scope, send: Send, status: int, head: Head, body: bytes, *, request: str | None = None
+) -> None:
+    """Send an answer: by the connection itself where it can (`connections.answer`).
+
+    request: the id of the request that it answers; None: it has none yet.
+    """
+    name, value = request_id(request or next_request())
     answer = scope.get(WHOLE_ANSWER)
     if answer is not None:
         await answer(status, head.lines + name + b": " + value + b"\r\n", body)

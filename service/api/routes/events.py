@@ -14,7 +14,7 @@ from service.api.auth.credentials import Secret, secret_of
 from service.api.auth.scopes import KeyFirst, Reader
 from service.api.auth.visibility import publication_or_404
 from service.api.http.problems import Problem, documented
-from service.api.routes.releases import shown
+from service.api.release_body import shown
 from service.api.services import Services, Shared
 from service.store import releases
 from service.store.database import DatabaseUnavailable
@@ -83,7 +83,7 @@ async def _events(
             if not new and clock() >= sent + SECONDS_OF_SILENCE:
                 sent = clock()
                 yield format_sse_event(comment="still here")
-            if not new:
+            if len(new) < RELEASES_AT_ONCE:  # of what came since the look, `changed` tells
                 await shared.notifier.wait(changed, max(0.0, sent + SECONDS_OF_SILENCE - clock()))
 
 

@@ -16,7 +16,8 @@ from sqlalchemy import Connection
 from service.api.auth.scopes import KeyFirst, Labeller
 from service.api.auth.visibility import publication_or_404
 from service.api.http.problems import Problem, documented
-from service.api.routes.releases import wait_seconds, whole
+from service.api.long_polls import wait_seconds
+from service.api.routes.releases import whole
 from service.api.schemas import Timestamp, as_json
 from service.api.services import Services, Shared
 from service.mechanisms.registry import MECHANISMS

@@ -1,18 +1,15 @@
 """`/v1/publications/{publication}/releases` and `/predict`: the way out. Only what is committed is served."""
 
-import asyncio
-import re
 from typing import Annotated, Any, cast
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from service.api.auth.scopes import READER, KeyFirst, Reader
-from service.api.auth.visibility import no_publication, publication_or_404
+from service.api.auth.visibility import publication_or_404
 from service.api.http.bodies import refusal, require_json
 from service.api.http.problems import Problem, documented
 from service.api.http.representations import (
@@ -21,16 +18,17 @@ from service.api.http.representations import (
     VERSION_HEADERS,
     Representation,
     choose,
-    latest_headers,
-    tags,
+    head_of,
     unchanged,
 )
+from service.api.http.whole_answers import WholeResponse
+from service.api.long_polls import await_newer, known_version, newest_of, wait_seconds
 from service.api.prediction_noise import PredictionNoise, noise_of
-from service.api.schemas import X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
+from service.api.release_body import shown
+from service.api.schemas import X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json
 from service.api.services import Services, Shared, services
-from service.mechanisms.evaluation.told import all_figures, outline
 from service.mechanisms.linear import predict
-from service.store import digests, releases
+from service.store import releases
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
 from service.store.newest import Newest
@@ -40,7 +38,6 @@ from service.streams.layout import RecordLayout
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
 
-MOST_WAIT_SECONDS = 60
 MOST_STRETCHES = 512
 Version = Annotated[int, Path(ge=1, lt=2**31)]
 
@@ -141,21 +138,23 @@ async def get_latest_release(
     """
     representation = _acceptable(request)
     prefer, if_none_match = whole(request, "prefer", prefer), whole(request, "if-none-match", if_none_match)
-    newest = await _newest(shared, key, publication)
+    seen = await newest_of(shared, key, publication)
     wait = wait_seconds(prefer)
     if wait is None:
-        version = newest.latest
+        version = seen.latest
     else:
-        version = await _newer(shared, key, publication, _known_version(if_none_match), newest.latest, wait)
-    applied = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
+        known = known_version(if_none_match)
+        than = (seen.latest if known is None else known) or 0
+        version = await await_newer(shared, key, publication, representation, than=than, seconds=wait)
     if version is None:
-        raise _nothing_yet(applied)
-    headers = applied | latest_headers(publication, version)
-    return await _answer(shared, publication, newest, version, representation, if_none_match, headers)
+        raise _nothing_yet({} if wait is None else {"Preference-Applied": f"wait={wait}"})
+    body = await _body(shared, publication, seen, version, representation, if_none_match)
+    head = head_of(publication, version, representation, None if body is None else len(body), wait=wait)
+    return WholeResponse(304 if body is None else 200, head, body or b"")
 
 
 async def latest_release(request: Request) -> Response:
-    """Return the same without the framework (direct.py)."""
+    """Return the same without the framework (direct.py), which could not send it as a whole."""
     return await get_latest_release(
         request.path_params["publication"],
         request,
@@ -180,12 +179,13 @@ async def get_release(
     """One version. It never changes. `Accept: application/vnd.safetensors` gives the weights as a file."""
     representation = _acceptable(request)
     if_none_match = whole(request, "if-none-match", if_none_match)
-    row: Newest | Publication = await _newest(shared, key, publication)
+    row: Newest | Publication = await newest_of(shared, key, publication)
     if version > (row.latest or 0):  # which is the newest with the role `model`
         row = await shared.run(publication_or_404, key, publication)
         if version > (row.visible_version or 0):
             raise _no_release()  # before any tag is looked at: what does not exist yet must not be cached
-    return await _answer(shared, publication, row, version, representation, if_none_match, VERSION_HEADERS)
+    body = await _body(shared, publication, row, version, representation, if_none_match)
+    return representation.answer(publication, version, body, VERSION_HEADERS)
 
 
 VERSION = cast("APIRoute", router.routes[-1])
@@ -260,17 +260,17 @@ async def predict_labels(
         raise refusal(refused) from None
 
 
-async def _answer(
+async def _body(
     shared: Services,
     publication: str,
     source: Newest | Publication,
     version: int,
     representation: Representation,
     if_none_match: str | None,
-    headers: dict[str, str],
-) -> Response:
+) -> bytes | None:
+    """Return a version as it is sent; None: the client has it."""
     if unchanged(representation.tag(version), if_none_match):
-        return representation.answer(publication, version, None, headers)
+        return None
     which = (source.promise, version, representation.name)  # ids come again where a database was put back
     body = shared.rendered.get(which)
     if body is None:
@@ -279,83 +279,7 @@ async def _answer(
             raise _no_release()
         body = shared.rendered.get(which) or representation.write(shown(publication, release))
         shared.rendered.put(which, body)
-    return representation.answer(publication, version, body, headers)
-
-
-async def _newest(shared: Services, key: Key, publication: str) -> Newest:
-    """Return the newest version that is visible now."""
-    if not is_name(publication):
-        raise no_publication()
-    newest = await shared.newest_models.find(publication, key.streams)
-    if newest is None:
-        raise no_publication()
-    return newest
-
-
-async def _newer(
-    shared: Services, key: Key, publication: str, known: int | None, current: int | None, wait: int
-) -> int | None:
-    """The latest version once it is newer than `known` (else than `current`), or whatever it is after the wait."""
-    newer_than = (known if known is not None else current) or 0
-    deadline = asyncio.get_running_loop().time() + wait
-    async with shared.notifier.waiting(publication) as changed:
-        while True:
-            changed.clear()
-            latest = (await _newest(shared, key, publication)).latest
-            left = deadline - asyncio.get_running_loop().time()
-            if (latest or 0) > newer_than or left <= 0 or shared.stopping.is_set():
-                return latest
-            # Looks again now and then: a notification can be lost while the database is away.
-            await shared.notifier.wait(changed, min(left, 5.0))
-
-
-def shown(publication: str, release: releases.ReleaseInfo) -> dict[str, Any]:
-    """Return a release as it is served, with its parameters' values if they are there."""
-    parameters: dict[str, Any] = {"shape": list(release.shape)}
-    if isinstance(release, releases.Release):
-        parameters["values"] = np.ascontiguousarray(release.parameters)
-    return {
-        "publication": publication,
-        "version": release.version,
-        "time": release.time,
-        "role": release.role,
-        "window": _range(release.window),
-        "fit": _range(release.fit),
-        "parent": release.parent,
-        "parameters": parameters,
-        "model": release.model,
-        "noise": release.noise,
-        "charge": release.charge,
-        "published_at": digests.timestamp(release.published_at),
-        **({} if release.counts is None else {"evaluation": _evaluation(release, release.counts)}),
-    }
-
-
-def _evaluation(release: releases.ReleaseInfo, counts: NDArray[np.float64]) -> dict[str, Any]:
-    """Return how good the evaluated publications are: all figures with a whole release, the main ones in a list."""
-    whole = isinstance(release, releases.Release)
-    return (all_figures if whole else outline)(release.model, release.noise, counts)
-
-
-def _range(bounds: tuple[int, int]) -> dict[str, int]:
-    return {"start": bounds[0], "end": bounds[1]}
-
-
-def _known_version(header: str | None) -> int | None:
-    """The newest version among the tags that a client has."""
-    versions = [int(match[1]) for tag in tags(header or "") if (match := re.fullmatch(r'"(\d{1,9})\.[^"]*"', tag))]
-    return max(versions, default=None)
-
-
-def wait_seconds(prefer: str | None) -> int | None:
-    """Return the seconds of the preference `wait`; None: there is none (RFC 7240).
-
-    Other preferences, and a `wait` that is not a whole number, are ignored.
-    """
-    for preference in re.sub(r'"[^"]*"', lambda quoted: quoted[0].replace(",", " "), prefer or "").split(","):
-        if match := re.fullmatch(r'\s*wait\s*=\s*"?(\d{1,9})"?\s*(;.*)?', preference, re.IGNORECASE):
-            return min(int(match[1]), MOST_WAIT_SECONDS)
-    return None
+    return body
 
 
 def whole(request: Request, name: str, first: str | None) -> str | None:
