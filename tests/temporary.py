@@ -22,7 +22,7 @@ def choose_folder(config: pytest.Config) -> None:
 
 
 def delete_folder(config: pytest.Config) -> None:
-    """Give memory back after a run without failures. What a failed run leaves stays there until the next."""
+    """Give memory back after a run without failures; after one with some, the next run does."""
     if Path(config.option.basetemp or "") == MEMORY / f"{_PREFIX}{os.getpid()}":
         shutil.rmtree(config.option.basetemp, ignore_errors=True)
 

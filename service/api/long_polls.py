@@ -87,8 +87,8 @@ def _look(
 
 def known_version(if_none_match: str | None) -> int | None:
     """Return the newest version among the tags that a client has."""
-    found = [re.fullmatch(r'"(\d{1,9})\.[^"]*"', tag) for tag in tags(if_none_match or "")]
-    return max((int(match[1]) for match in found if match), default=None)
+    numbers = [re.fullmatch(r'"(\d{1,9})\.[^"]*"', tag) for tag in tags(if_none_match or "")]
+    return max((int(match[1]) for match in numbers if match), default=None)
 
 
 def wait_seconds(prefer: str | None) -> int | None:
