@@ -162,8 +162,10 @@ def a_sealer_that_takes_streams_of_other_primaries() -> None:
     from sqlalchemy import true
 
     from service.store import changes
+    from service.worker import sealer
 
     wrap(changes, "_has", lambda *_: true())
+    wrap(sealer, "is_on", lambda *_: True)
 
 
 @bug(f"{_PRIMARIES}::test_primaries_in_another_order_are_refused")
