@@ -120,7 +120,7 @@ def evaluate(up: Up) -> None:
     publication = {"name": "e", "stream": "s", "mechanism": mechanism, "publish_delay": 0}
     with up.client() as client:
         ok(client.post("/v1/publications", json=publication | {"privacy": {"epsilon": 1, "delta": 0}}), 201)
-        ok(client.post("/v1/streams/s/records", json={"x": [[1, 0]] * 5, "y": [0, 1, 0, 1, 0]}), 202)
+        ok(client.post("/v1/streams/s/records", json={"x": [[1, 0]] * 10, "y": [0, 1] * 5}), 202)
 
 
 def filled(prometheus: Prometheus, expressions: list[str]) -> None:
@@ -140,7 +140,7 @@ def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
     filled(prometheus, [each for each in GRAPHS if each not in of_evaluations])
     time.sleep(1)
     assert prometheus.ask('ALERTS{alertstate="firing"}') == []
-    evaluate(up)  # five records show of no model that it is good, which is an alert
+    evaluate(up)  # ten records show of no model that it is good, which is an alert
     filled(prometheus, of_evaluations)
     metadata = prometheus.client.get("/api/v1/metadata").json()["data"]
     served = {family.name for family in look(up.url, up.key()).families}
