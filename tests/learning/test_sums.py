@@ -95,7 +95,7 @@ def sum_of(answers: list[Partial]) -> Partial:
 def test_the_gradient_at_a_fit_is_as_short_as_promised(monkeypatch, n, slots, name, classes, alpha):
     """The sum of all records' gradients is computed anew, each from its own row and without blocks, in long doubles.
 
-    Of 30,000 records single precision does not tell enough.
+    With 30,000 records single precision is not good enough, so there are two sizes.
     """
     monkeypatch.setattr(sums, "LEAST_BLOCK", slots)
     monkeypatch.setattr(sums, "BLOCK_VALUES", 1)
