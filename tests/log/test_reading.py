@@ -66,8 +66,10 @@ class Desk:
         self.number()
 
     def number(self) -> bool:
-        for log in self.named():
+        logs = self.named()
+        for log in logs:
             self.read(log)
+        for log in logs:
             self.trim(log)
         return all(self.positions[log].sequence == self.came[log] for log in self.logs)
 
@@ -136,7 +138,17 @@ def test_after_a_lost_connection_all_that_came_is_named(desk: Desk):
         desk.redis.client_kill_filter(_type="normal", skipme=True)
         desk.append(log)
         desk.number_all_after_errors()
-    assert desk.numbered == dict.fromkeys(desk.logs, [1, 2])
+    assert list(desk.numbered.values()) == [[1, 2]] * len(desk.logs)
+
+
+def test_a_server_that_remembers_fewer_logs_than_are_read_hides_nothing(desk: Desk):
+    desk.redis.config_set("tracking-table-max-keys", 1)
+    for _ in range(2):
+        for log in desk.logs:
+            desk.append(log)
+        desk.number_all()
+    desk.redis.config_set("tracking-table-max-keys", 0)
+    assert list(desk.numbered.values()) == [[1, 2]] * len(desk.logs)
 
 
 def test_whatever_happens_between_a_reader_is_told_of_each_batch(desk: Desk, seed: str):
