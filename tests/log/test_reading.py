@@ -7,7 +7,7 @@ from secrets import token_hex
 import pytest
 
 from service.log import LogUnavailable, Position, Reader, open_readers, read_primaries
-from service.log.cluster import ClusterPrimaries, slot
+from service.log.cluster import slot
 from service.log.connection import entries_key, state_key
 from tests.conftest import wait_until
 from tests.log.primaries import Three, three_in_cluster, three_listed
@@ -173,9 +173,8 @@ def test_whatever_happens_between_a_reader_is_told_of_each_batch(desk: Desk, see
     assert desk.numbered == {log: list(range(1, desk.came[log] + 1)) for log in desk.logs}
 
 
+@pytest.mark.parametrize("three", [three_in_cluster], ids=["cluster"], indirect=True)
 def test_a_log_whose_slot_moved_is_read_where_it_is_now(desk: Desk):
-    if not isinstance(desk.primaries, ClusterPrimaries):
-        pytest.skip("a list has no slots")
     log = desk.logs[0]
     for each in desk.logs:
         desk.append(each)
