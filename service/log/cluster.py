@@ -5,17 +5,18 @@ says which primary has it. Primaries are numbered in the order of their slots: a
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import Any
 from urllib.parse import urlsplit
 
+from hiredis import PushNotification
 from redis import Connection
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from service.log.connection import (
@@ -28,10 +29,9 @@ from service.log.connection import (
     state_key,
 )
 from service.log.primaries import Primary
-from service.log.reader import LONGEST_WAIT_SECONDS, Entry, Reader
+from service.log.reader import LONGEST_WAIT_SECONDS, TRIM, Entry, Reader
 
 SCHEMES = ("redis+cluster://", "rediss+cluster://")
-_PREFIX = "perennial:"
 
 
 class ClusterPrimaries:
@@ -97,6 +97,18 @@ class ClusterReader(Reader):
     """Reads the logs on one primary of a cluster, where no command may name the logs of several streams.
 
     The server says which of them change (`CLIENT TRACKING`), so a log is read only when something came.
+
+    Statement. `wait` names each log that has something after its position, as soon as the server has said so.
+
+    Proof. A log counts as unchanged only after the server has said, on the connection that changes come on, that
+    nothing is left of it: in the answer to the script of `trim`, or to a read that found nothing. Both read the log
+    there, so the server remembers that, and tells this connection of the next change of that log, or that it remembers
+    it no longer. It sends that and its answers in the order in which they happened: what is heard before such an answer
+    was there when the server looked, and what is heard after it counts. A new connection, and each log that the last
+    `wait` did not watch, begin as changed. An error on this connection ends it.
+
+    Other reads are on another connection: else the server would tell this one of its own trimming. It could be asked
+    not to (`NOLOOP`), but then it does not tell either what it remembers no longer.
     """
 
     def __init__(self, primaries: ClusterPrimaries, number: int) -> None:
@@ -106,7 +118,6 @@ class ClusterReader(Reader):
         self._heard = 0.0
         self._watched: dict[bytes, str] = {}  # names of logs, by key
         self._changed: set[str] = set()
-        self._read_to: dict[str, str] = {}  # the last entry of a log that was read to its end
 
     @property
     def primary(self) -> Primary:
@@ -124,57 +135,72 @@ class ClusterReader(Reader):
 
     def wait(self, positions: Mapping[str, Position], *, milliseconds: int) -> list[str]:
         """Return which of the logs changed since they were last read to their end; wait a while when none has."""
-        with errors_as_unavailable():
-            connection = self._tracking or self._track()
+        with errors_as_unavailable(), self._listening() as connection:
             self._changed |= positions.keys() - set(self._watched.values())
             self._watched = {entries_key(log).encode(): log for log in positions}
             patience = 0.0 if self._changed & positions.keys() else milliseconds / 1000
             while connection.can_read(timeout=patience):
-                self._note(connection.read_response(push_request=True))
+                self._next(connection)
                 patience = 0.0
             if time.monotonic() > self._heard + LONGEST_WAIT_SECONDS:
-                self._ask(connection, "PING")
+                self._ask("PING")
         return [log for log in positions if log in self._changed]
 
     def read(self, log: str, position: Position, *, batches: int) -> list[Entry]:
-        entries = super().read(log, position, batches=batches)
-        if not entries:
-            self._changed.discard(log)
-        elif len(entries) < batches:
-            self._read_to[log] = entries[-1].id
-        return entries
+        if entries := super().read(log, position, batches=batches):
+            return entries
+        with errors_as_unavailable():
+            answer = self._ask("XRANGE", entries_key(log), f"({position.entry}", "+", "COUNT", 1)
+        self._note(log, changed=bool(answer))
+        return []
 
     def trim(self, log: str, entry: str) -> None:
-        """Delete entries as `Reader.trim` does, without hearing of that change."""
-        if self._read_to.pop(log, None) == entry:
-            self._changed.discard(log)  # before later changes are heard of
-        if self._tracking is None:
-            super().trim(log, entry)
-            return
+        """Delete entries as `Reader.trim` does; a log of which nothing is left is unchanged until something comes."""
+        arguments = (2, entries_key(log), state_key(log), following(entry))
         with errors_as_unavailable():
-            self._ask(self._tracking, "XTRIM", entries_key(log), "MINID", "=", following(entry))
-            self._count(keys=[entries_key(log), state_key(log)])
+            try:
+                left = self._ask("EVALSHA", self._trim.sha, *arguments)
+            except NoScriptError:
+                left = self._ask("EVAL", TRIM, *arguments)
+        self._note(log, changed=bool(left))
 
     def close(self) -> None:
         self._stop_tracking()
         super().close()
 
-    def _ask(self, connection: Connection, *command: Any) -> Any:
-        """Send a command on the connection that changes come on, and return its answer."""
-        connection.send_command(*command)  # type: ignore[no-untyped-call]
-        while self._note(answer := connection.read_response(push_request=True)):
-            pass
-        return answer
+    def _note(self, log: str, *, changed: bool) -> None:
+        (self._changed.add if changed else self._changed.discard)(log)
 
-    def _note(self, answer: object) -> bool:
-        """Note which logs a message says to have changed; return whether it is such a message."""
+    def _ask(self, *command: Any) -> Any:
+        """Send a command on the connection that changes come on, and return its answer."""
+        with self._listening() as connection:
+            connection.send_command(*command)  # type: ignore[no-untyped-call]
+            while (answer := self._next(connection)) is None:
+                pass
+            return answer
+
+    def _next(self, connection: Connection) -> Any:
+        """Read what the server sends next. Return an answer, which is never nil; note a change, and return None."""
+        answer = connection.read_response(push_request=True)
         self._heard = time.monotonic()
-        if not isinstance(answer, list):
-            return False
-        keys = answer[1]
-        logs = self._watched
-        self._changed |= set(logs.values()) if keys is None else {logs[key] for key in keys if key in logs}
-        return True
+        if not isinstance(answer, PushNotification):
+            return answer
+        if answer[0] == b"invalidate":
+            logs = self._watched
+            keys = logs if answer[1] is None else answer[1]
+            self._changed |= {logs[key] for key in keys if key in logs}
+        return None
+
+    @contextmanager
+    def _listening(self) -> Iterator[Connection]:
+        """Yield the connection that changes come on; it ends with an error."""
+        try:
+            yield self._tracking or self._track()
+        except NoScriptError:
+            raise
+        except BaseException:
+            self._stop_tracking()
+            raise
 
     def _track(self) -> Connection:
         """Have the server say from now on which keys change. All logs count as changed until they are read."""
@@ -183,9 +209,9 @@ class ClusterReader(Reader):
         try:
             connection.connect()  # type: ignore[no-untyped-call]
             connection._parser.set_invalidation_push_handler(lambda message: message)  # noqa: SLF001 - as the library does
-            connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", _PREFIX, "NOLOOP")  # type: ignore[no-untyped-call]
+            connection.send_command("CLIENT", "TRACKING", "ON")  # type: ignore[no-untyped-call]
             connection.read_response()
-        except (RedisError, TimeoutError):
+        except BaseException:
             connection.disconnect()  # type: ignore[no-untyped-call]
             raise
         self._tracking, self._heard = connection, time.monotonic()

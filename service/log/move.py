@@ -88,6 +88,14 @@ class MovedLog:
             **CONNECTING,
         )
 
+    def state(self) -> str:
+        """Return whether the log is `open` or `closed`, or its stream `left` it, or it is `lost`."""
+        with errors_as_unavailable():
+            log, closed = cast("Any", self._redis.hmget(self._keys[0], "log", "closed"))
+        if log == self._log.encode():
+            return "open" if closed is None else "closed"
+        return "lost" if closed is None else "left"
+
     def close_for_appends(self) -> str:
         """Take no batch from now on. Return `closed`, `left` (the stream is not here any more) or `lost`."""
         return self._run(_CLOSE)

@@ -22,16 +22,15 @@ from service.log.connection import (
 )
 from service.log.primaries import ListedPrimaries, Primary
 
-# What waits is counted from the first entry that is left.
-_COUNT = """
+# Trims what is numbered, and tells whether anything is left: what waits is counted from there. Repeating it changes
+# nothing.
+TRIM = """
+redis.call('XTRIM', KEYS[1], 'MINID', '=', ARGV[1])
 local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
 local trimmed = first and first[2][3] == 'offset' and first[2][4] or redis.call('HGET', KEYS[2], 'total')
 if trimmed then redis.call('HSET', KEYS[2], 'trimmed', trimmed) end
+return first and 1 or 0
 """
-
-# Trims what is numbered. Repeating it changes nothing.
-_TRIM = f"redis.call('XTRIM', KEYS[1], 'MINID', '=', ARGV[1])\n{_COUNT}"
-
 
 LONGEST_WAIT_SECONDS = 5.0
 
@@ -68,7 +67,7 @@ class Reader:
             retry=Retry(NoBackoff(), 0),
             **CONNECTING,
         )
-        self._trim, self._count = map(self._redis.register_script, (_TRIM, _COUNT))
+        self._trim = self._redis.register_script(TRIM)
 
     @property
     def primary(self) -> Primary:

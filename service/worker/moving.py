@@ -20,12 +20,16 @@ lease before can't switch any more. A command without the lease changes nothing 
 touched, since logs know the highest number of a move. Only a log that takes no batches and is not the stream's is
 deleted. So an accepted batch is numbered, or lies in the log where the stream is.
 
+A database that was put back to before the switch says that the stream is on a primary that it has left, so the stream
+halts. Then steps 1 to 3 are left out: the switch says where the one log is that takes batches, if it is at the place
+that the operator names, and none elsewhere. The stream stays halted: `resume` finds out what that log lacks.
+
 A command that is killed leaves a closed log. The stream's sealer opens it when the lease has run out (`reopen`). Run
 again, the command goes through all steps; a step that was done before changes nothing.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 
 from service.log import LogUnavailable, MovedLog, Overtaken, Position, Primary, Reader, probe, read_primaries
@@ -94,8 +98,11 @@ class Mover:
             target = log(to)
             if (stream.place or 1) != to.number:
                 source = log(self._primaries.of(stream.log, stream.place))
-                stream = self._drained(stream, source)
-                self._copy(stream, source, target)
+                if stream.halted is not None and _was_switched(source, target, map(log, others)):
+                    self._say(f"{stream.name} was moved, and the database has forgotten it: resume it now")
+                else:
+                    stream = self._drained(stream, source)
+                    self._copy(stream, source, target)
                 with self._database.transaction() as connection:
                     places.switch(connection, lease, stream, to.number)
             target.open_for_appends()
@@ -140,6 +147,11 @@ class Mover:
     def _now(self, identity: int) -> Stream:
         with self._database.transaction() as connection:
             return streams.get(connection, identity)
+
+
+def _was_switched(source: MovedLog, target: MovedLog, others: Iterable[MovedLog]) -> bool:
+    """Return whether the stream left one log for another, the only one that takes batches."""
+    return source.state() == "left" and target.state() == "open" and all(each.state() != "open" for each in others)
 
 
 def run(settings: Settings, stream: str, place: int, say: Callable[[str], None]) -> None:

@@ -86,7 +86,7 @@ def three_in_cluster(folder: Path) -> Iterator[Three]:
     stop = StopRequest()
     with ExitStack() as stack:
         directories = [stack.enter_context(open_data_directory(folder / str(each), stop)) for each in range(PRIMARIES)]
-        ports = _free_ports(2 * PRIMARIES)
+        ports = free_ports(2 * PRIMARIES)
         servers = [_node(directory, *ports[2 * each : 2 * each + 2]) for each, directory in enumerate(directories)]
         try:
             for server in servers:
@@ -121,7 +121,7 @@ def _node(directory: DataDirectory, port: int, bus: int) -> Valkey:
     return server
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return ports below those that the system gives to connections."""
     free: list[int] = []
     while len(free) < count:

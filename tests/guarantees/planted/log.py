@@ -9,6 +9,7 @@ from tests.guarantees.planted.bug import bug, rewrite, wrap
 _SEALING = "tests/worker/test_sealing.py"
 _DEAD = "tests/worker/test_dead_letters.py"
 _ANOTHER = "tests/log/test_appending.py::test_a_log_that_is_not_the_one_that_was_numbered_is_told"
+_READING = "tests/log/test_reading.py"
 _PRIMARIES = "tests/log/test_primaries.py"
 _APPENDING, _IDEMPOTENCY = "tests/log/test_appending.py", "tests/api/test_records.py::TestIdempotency"
 
@@ -182,3 +183,27 @@ def batches_that_came_before_the_reader() -> None:
     from service.log.cluster import ClusterReader
 
     rewrite(ClusterReader.wait, ("self._changed |= positions.keys() - set(self._watched.values())", "pass"))
+
+
+@bug(f"{_READING}::test_a_batch_that_comes_between_reading_and_trimming_is_named[cluster]")
+def batches_that_came_beside_those_that_were_read() -> None:
+    """A batch on a cluster that comes while others are numbered waits for the next one."""
+    from service.log.cluster import ClusterReader
+
+    rewrite(ClusterReader.trim, ("changed=bool(left)", "changed=False"))
+
+
+@bug(f"{_READING}::test_a_server_that_remembers_fewer_logs_than_are_read_hides_nothing[cluster]")
+def changes_that_a_server_no_longer_remembers() -> None:
+    """Where more logs are read than a server remembers, a batch waits for the next one."""
+    from service.log.cluster import ClusterReader
+
+    rewrite(ClusterReader._track, ('"TRACKING", "ON"', '"TRACKING", "ON", "NOLOOP"'))
+
+
+@bug("tests/log/test_forgotten_moves.py::test_a_stream_with_a_second_open_log_is_not_moved[at a third place]")
+def a_stream_with_two_open_logs() -> None:
+    """A database that has forgotten a move is shown an old copy of the log."""
+    from service.worker import moving
+
+    rewrite(moving._was_switched, ('all(each.state() != "open" for each in others)', "True"))
