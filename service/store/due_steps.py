@@ -13,7 +13,7 @@ from service.store.tables import publications, streams
 
 
 class DueStep(NamedTuple):
-    """A publication whose next step has all it needs, and what is committed of its clock."""
+    """A publication whose next step has all it needs, and what is committed of its clock; `ahead`: steps parked."""
 
     id: int
     name: str
@@ -21,6 +21,7 @@ class DueStep(NamedTuple):
     stream: str
     position: int
     version: int
+    ahead: int
 
 
 def due_steps(connection: Connection, *, but: Collection[int] = (), most: int = 1000) -> list[DueStep]:
@@ -35,11 +36,30 @@ def due_steps(connection: Connection, *, but: Collection[int] = (), most: int = 
     return [DueStep(*row) for row in connection.execute(_due(), bound)]
 
 
+def untaken(step: DueStep) -> leases.Among:
+    """Return the query of a publication's lease that names none once the step is taken, and what it binds."""
+    bound = {"publication": step.id, "at": step.position, "after": step.version, "ahead": step.ahead}
+    return _untaken(), bound
+
+
+@cache
+def _untaken() -> Select[str]:
+    own = publications.c
+    ahead = select(func.count()).where(parked_steps.c.publication_id == bindparam("publication")).scalar_subquery()
+    return select(leases.publication_of(own.id)).where(
+        own.id == bindparam("publication"),
+        own.position == bindparam("at"),
+        own.version == bindparam("after"),
+        ahead == bindparam("ahead"),
+    )
+
+
 @cache
 def _due() -> Select[Any]:
     ahead = (
         select(
             parked_steps.c.publication_id,
+            func.count().label("steps"),
             func.max(parked_steps.c.following_due).label("due"),
             or_(
                 func.bool_or(parked_steps.c.following_due.is_(None)),
@@ -51,8 +71,9 @@ def _due() -> Select[Any]:
         .subquery()
     )
     own = publications.c
+    columns = own.id, own.name, own.stream_id, streams.c.name.label("stream"), own.position, own.version
     return (
-        select(own.id, own.name, own.stream_id, streams.c.name.label("stream"), own.position, own.version)
+        select(*columns, func.coalesce(ahead.c.steps, 0))
         .join(streams, streams.c.id == publications.c.stream_id)
         .join(leased, leased.c.resource == leases.publication_of(publications.c.id))
         .outerjoin(ahead, ahead.c.publication_id == publications.c.id)

@@ -39,6 +39,10 @@ NOBODY_ASKS_FOR = 10
 """So many times the length of one's own leases: others may be set to other lengths, but not to such."""
 
 
+Among = tuple[Select[str], dict[str, Any]]
+"""A query of the leases that are wanted, and what it binds."""
+
+
 class LeaseLost(Exception):
     """Another owner may be at work: drop what is in hand."""
 
@@ -131,15 +135,22 @@ def is_free(seconds: float, *, since: float = 0.0) -> ColumnElement[bool]:
     )
 
 
-def take(connection: Connection, resource: str, *, owner: str, seconds: float) -> Lease | None:
-    """Take a lease; None: another owner holds it."""
-    rows = write(connection, _taking_one(seconds), {"wanted": resource, "taker": owner})
+def take(
+    connection: Connection, resource: str, *, owner: str, seconds: float, among: Among | None = None
+) -> Lease | None:
+    """Take a lease; None: another owner holds it, or it is not among those that a query wants.
+
+    among: the query, and what it binds; without it any lease will do.
+    """
+    query, bound = among or (None, dict[str, Any]())
+    rows = write(connection, _taking_one(query, seconds), {"wanted": resource, "taker": owner} | bound)
     return next(iter(_taken(rows, owner=owner, seconds=seconds)), None)
 
 
 @lru_cache(maxsize=16)
-def _taking_one(seconds: float) -> Update:
-    return _taking(select(leases.c.resource).where(leases.c.resource == bindparam("wanted")), seconds=seconds, most=1)
+def _taking_one(among: Select[str] | None, seconds: float) -> Update:
+    wanted = [] if among is None else [leases.c.resource.in_(among)]
+    return _taking(leases.c.resource == bindparam("wanted"), *wanted, seconds=seconds, most=1)
 
 
 def take_several(
@@ -152,12 +163,13 @@ def take_several(
     since: float = 0.0,
 ) -> list[Lease]:
     """Take the leases of resources that nobody has held for `since` seconds, at most so many."""
-    rows = connection.execute(_taking(wanted, seconds=seconds, most=most, since=since), {"taker": owner})
+    statement = _taking(leases.c.resource.in_(wanted), seconds=seconds, most=most, since=since)
+    rows = connection.execute(statement, {"taker": owner})
     return _taken(rows, owner=owner, seconds=seconds)
 
 
-def _taking(wanted: Select[str], *, seconds: float, most: int, since: float = 0.0) -> Update:
-    """Return what takes leases for the owner `taker`.
+def _taking(*wanted: ColumnElement[bool], seconds: float, most: int, since: float = 0.0) -> Update:
+    """Return what takes wanted leases for the owner `taker`.
 
     It does not wait for an owner that is at the lease's row, renewing it or in a commit: the owner may hang. It takes
     none on a schema on which this version of the service can't run.
@@ -165,7 +177,7 @@ def _taking(wanted: Select[str], *, seconds: float, most: int, since: float = 0.
     now = func.clock_timestamp()
     free = (
         select(leases.c.resource, leases.c.owner, leases.c.expires_at, leases.c.timeline)
-        .where(leases.c.resource.in_(wanted), is_free(seconds, since=since), is_served())
+        .where(*wanted, is_free(seconds, since=since), is_served())
         .limit(most)
         .with_for_update(skip_locked=True)
         .cte("before")

@@ -37,13 +37,14 @@ from service.publishing.prepared import Prepared, halting
 from service.publishing.records import SegmentsMissing
 from service.store import attempts, leases, lineage, parked, publications, waits
 from service.store.database import ONE_VIEW, DatabaseUnavailable
-from service.store.due_steps import DueStep, due_steps
+from service.store.due_steps import DueStep, due_steps, untaken
 from service.store.leases import Lease, LeaseLost
 from service.store.publications import Publication
 from service.store.segment_files import SegmentDamaged
 from service.tracebacks import place_of
 from service.worker import fits
 from service.worker.fits import FitDied, FitTooLarge, NotWanted
+from service.worker.lookout import TURN_SECONDS, Look
 from service.worker.turn import Turn
 from service.worker.workshop import Workshop
 
@@ -51,9 +52,6 @@ _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
 WALK_SECONDS = 1.0  # before a publication is tried again that waits for a walk of its ledger, or for others' releases
-LOOK_SECONDS = 0.1  # for which what is due is taken from one look
-LOOKS_TO_ONE = 10  # times what one look took, where many publications are due
-TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
 ENDED_TWICE = (
     "two attempts at its next step ended without a foreseen reason (a crash, a kill, out of memory, an unexpected "
     "error): a third would draw its noise anew. The log tells when and where"
@@ -74,16 +72,17 @@ class Publisher:
         self._short = short
         self._database, self._files, self._keeper, self._bell = shop.database, shop.files, shop.keeper, shop.bell
         self._audit, self._confirmer, self._ticker, self._desk = shop.audit, shop.confirmer, shop.ticker, shop.desk
-        self._queue, self._dask_scheduler = shop.queue, shop.dask_scheduler
+        self._queue, self._lookout, self._dask_scheduler = shop.queue, shop.lookout, shop.dask_scheduler
+        self._look = Look(heard=-1, began=0.0, ended=0.0, waiting=[])
+        self._served = set[int]()  # streams, since that look
         self._not_before: dict[int, float] = {}  # publications that failed in a way nobody foresaw
 
     def run(self, stop: threading.Event) -> None:
         """Until told to stop; whatever is away is waited for."""
         while not stop.is_set():
-            heard = self._bell.count
             try:
-                if not self.step(stop):
-                    self._bell.wait_past(heard, first=self._short)
+                if not self.step(stop) and (self._short or self._bell.count == self._look.heard):
+                    self._bell.wait_past(self._look.heard, first=self._short)
             except DatabaseUnavailable as error:
                 _log.warning("part_unavailable", part="publisher", reason=str(error))
                 stop.wait(0.5)
@@ -91,47 +90,64 @@ class Publisher:
     def step(self, stop: threading.Event) -> bool:
         """Publish what is due of the first due publications that nobody works on; return whether to look again at once.
 
-        One of each stream, for so short a time that what becomes due meanwhile waits for nobody's turn.
+        One of each stream in one look, for so short a time that what becomes due meanwhile waits for nobody's turn.
         """
-        now = time.monotonic()
-        failed = {publication for publication, until in self._not_before.items() if now < until}
-        with self._database.transaction() as connection:
-            waiting = due_steps(connection, but=failed | self._desk.busy)
-            self._queue.reckon(
-                publications.fit_sizes(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
-            )
-        if not all(self._takes(self._queue.estimate(each)) for each in waiting):
-            self._bell.leave()
-        looked = time.monotonic()
-        others_turn = looked + min(TURN_SECONDS, max(LOOK_SECONDS, LOOKS_TO_ONE * (looked - now)))
-        of_streams = [each.stream_id for each in waiting]
-        seen, served, lease = False, set[int](), None
+        self._turn_to(self._lookout.look(self._ask, self._would_take, stop.wait))
+        look, seen, first, lease = self._look, False, True, None
+        of_streams = [each.stream_id for each in look.waiting]
         try:
-            for publication in self._queue.in_order(waiting):
-                if publication.stream_id in served or not self._takes(self._queue.estimate(publication)):
-                    continue
-                if not self._desk.take(publication.id):
+            free = [each for each in look.waiting if self._desk.is_free(each.id, since=look.began)]
+            for publication in self._queue.in_order(free):
+                if not self._would_take(publication, look) or not self._desk.take(publication.id, since=look.began):
                     continue
                 try:
                     if not self._audit.look(publication.stream_id, of_streams):  # before the lease, for drawing
                         self._not_before[publication.id] = time.monotonic() + WALK_SECONDS
                         seen = True
                         continue
-                    lease = self._keeper.take(leases.publication(publication.id), instead=lease)
+                    resource, among = leases.publication(publication.id), untaken(publication)
+                    lease = self._keeper.take(resource, instead=lease, among=among)
                     if lease is not None:
-                        if not served and len(waiting) > 1:  # who took nothing wakes nobody, or that would not end
+                        if first and len(look.waiting) > 1:  # who took nothing wakes nobody, or that would not end
                             self._bell.leave()
                         self._guard(lease, publication, stop)
-                        seen = True
-                        served.add(publication.stream_id)
+                        seen, first = True, False
+                        self._served.add(publication.stream_id)
                 finally:
-                    self._desk.busy.discard(publication.id)
-                if stop.is_set() or (served and time.monotonic() > others_turn):
+                    self._desk.leave(publication.id)
+                if stop.is_set() or (not first and time.monotonic() > look.until):
                     break
         finally:
             if lease is not None:
                 self._keeper.drop(lease)
         return seen
+
+    def _turn_to(self, look: Look) -> None:
+        """Go on with a look; of a new one, leave to others what this publisher does not take."""
+        if look is not self._look:
+            self._look, self._served = look, set()
+            if not all(self._takes(self._queue.estimate(each)) for each in look.waiting):
+                self._bell.leave()
+
+    def _ask(self) -> Look:
+        """Look what is due."""
+        heard, began = self._bell.count, time.monotonic()
+        failed = {publication for publication, until in self._not_before.items() if began < until}
+        with self._database.transaction() as connection:
+            waiting = due_steps(connection, but=failed | self._desk.busy)
+            self._queue.reckon(
+                publications.fit_sizes(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
+            )
+        return Look(heard, began, time.monotonic(), waiting)
+
+    def _would_take(self, publication: DueStep, look: Look) -> bool:
+        """Return whether it would take the next step of a publication that was due at a look."""
+        return (
+            self._desk.is_free(publication.id, since=look.began)
+            and (look is not self._look or publication.stream_id not in self._served)
+            and self._not_before.get(publication.id, 0.0) <= time.monotonic()
+            and self._takes(self._queue.estimate(publication))
+        )
 
     def _guard(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
         """Publish what is due of one publication, whose trouble must not stop the others."""

@@ -223,6 +223,7 @@ def test_a_thread_takes_nothing_that_another_of_its_process_is_still_at(bench: B
     """Though the lease has run out: two would draw noise for the same step."""
     publisher = bench.publisher()
     assert publisher._desk.take(bench.identity)
+    assert not publisher._desk.take(bench.identity), "nor by an older look at what is due"
     assert not publisher.step(threading.Event())
     publisher._desk.busy.clear()
     assert publisher.step(threading.Event())

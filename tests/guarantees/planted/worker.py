@@ -128,7 +128,7 @@ def two_threads_at_one_publication() -> None:
     """A thread whose lease ran out is overtaken by another of its own process."""
     from service.worker.workshop import Desk
 
-    rewrite(Desk.take, ("        if publication in self.busy:\n            return False\n", ""))
+    rewrite(Desk.is_free, ("publication not in self.busy and ", ""))
 
 
 @bug(f"{_TICKS}::test_a_publication_that_is_not_as_it_was_left_is_not_published_at_its_tick")
@@ -281,3 +281,34 @@ def a_note_in_the_place_of_a_walk() -> None:
         Audit._vouched_for,
         ("self._due.setdefault(log, 0.0)", "self._due[log] = time.monotonic() + SECONDS_BETWEEN_AUDITS"),
     )
+
+
+_LOOKOUT = "tests/worker/test_lookout.py"
+
+
+@bug(f"{_LOOKOUT}::test_a_step_that_another_worker_took_since_the_look_costs_no_lease[at its tick]")
+def a_lease_for_a_step_that_is_parked() -> None:
+    """Two workers take turns at a publication of which nothing is due."""
+    from service.store import due_steps
+
+    rewrite(due_steps._untaken, ('ahead == bindparam("ahead")', "ahead >= 0"))
+
+
+@bug(f"{_LOOKOUT}::test_a_step_that_another_worker_took_since_the_look_costs_no_lease[at once]")
+def a_lease_for_a_step_that_is_released() -> None:
+    """Two workers take turns at a publication of which nothing is due."""
+    from service.store import due_steps
+
+    rewrite(
+        due_steps._untaken,
+        ('own.position == bindparam("at")', "own.position >= 0"),
+        ('own.version == bindparam("after")', "own.version >= 0"),
+    )
+
+
+@bug(f"{_LOOKOUT}::test_one_look_serves_all_publishers_while_something_of_it_is_left")
+def a_step_that_threads_take_one_after_the_other() -> None:
+    """Each thread of a worker tries what another one has published since their look."""
+    from service.worker.workshop import Desk
+
+    rewrite(Desk.is_free, (" and self.left.get(publication, since) <= since", ""))
