@@ -120,15 +120,17 @@ _BY_PUBLICATION = (FIT, PUBLISH, FAILURES, DEATHS)
 
 
 def begin(publication: str) -> None:
-    """Begin to count a publication's failures: Prometheus sees no increase of a counter that begins above 0."""
+    """Begin to count a publication's failures, before any other metric of it.
+
+    Prometheus sees no increase of a counter that begins above 0.
+    """
     FAILURES.labels(publication)
     DEATHS.labels(publication)
 
 
 def timed_publications() -> set[str]:
     """Return the names of the publications that this worker has metrics of."""
-    samples = (sample for each in _BY_PUBLICATION for family in each.collect() for sample in family.samples)
-    return {sample.labels["publication"] for sample in samples}
+    return {sample.labels["publication"] for family in FAILURES.collect() for sample in family.samples}
 
 
 def forget_publications(names: Iterable[str]) -> None:

@@ -131,6 +131,7 @@ class Ticker:
     def _tell(self, done: Sequence[Publication], seconds: float) -> None:
         """Say what was published."""
         for publication in done:
+            metrics.begin(publication.name)
             metrics.PUBLISH.labels(publication.name).observe(seconds / len(done))
             at = publication.promise, publication.position, publication.version
             if (took := self._fits.pop(at, None)) is not None:
