@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -34,8 +33,7 @@ def unavailable(error: Exception) -> LogUnavailable:
     return LogUnavailable(f"the log does not answer ({type(error).__name__})")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Position:
+class Position(NamedTuple):
     """The last entry of a log that is numbered: its id and its sequence number."""
 
     entry: str

@@ -39,7 +39,7 @@ SECONDS_BETWEEN_FULL_LOOKS = 60.0  # at every stream's high-water mark; in betwe
 SHORT_LEDGER = 1000  # charges, which take about a second; of all that are walked together
 MOST_TOGETHER = 50  # streams: a transaction may be idle for five seconds, on a busy machine too
 SECONDS_BETWEEN_INVARIANTS = 60.0
-SHARE_OF_TIME = 0.01  # that the invariants may take of a worker's time, however large the ledger is
+SHARE_OF_TIME = 0.002  # that the invariants may take of a worker's time, however large the ledger is
 
 
 class Audit:

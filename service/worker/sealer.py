@@ -46,7 +46,7 @@ MERGED_VALUES = 2**26  # most numbers of one merged segment: 256 MiB as float32
 LARGE_ENOUGH = 4  # the size class of 65,536 records and more: such segments are left alone
 NEWEST = MERGED_AT_ONCE * LARGE_ENOUGH  # segments that may be merged
 TIDY_SECONDS = 5.0  # between two looks at whether a log is still whole, and at what is needed no more
-TIDIED_AT_ONCE = 50  # streams; so with many of them it takes longer until each has its turn
+TIDIED_AT_ONCE = 25  # streams; so with many of them it takes longer until each has its turn
 LOOK_SECONDS = 2.0  # between two looks for streams whose sealer died; free ones are notified
 WAIT_MILLISECONDS = 1000  # for records, before it hears of free streams
 

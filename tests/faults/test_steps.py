@@ -45,7 +45,7 @@ LOOKS = {
     "Confirmer._committed: commit",
     "Confirmer._learn_logs: commit",
     "Publisher._publish_due: commit",
-    "Publisher.step: commit",
+    "Publisher._ask: commit",
     "Publisher._wants: commit",
     "Reader.check_each: log",
     "Reader.read: log",
