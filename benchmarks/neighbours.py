@@ -3,9 +3,9 @@
     python -m benchmarks.neighbours [flood] [memory] [fits]
 
 flood: 250 clients at once send 16 KB of gzip that unpack to 16 MB. memory: the worker may have 400 MB (root of a Linux
-with control groups), and a publication fits 4·10^6 records of 32 features. fits: two fits that take minutes hold both
-places of the worker; on another stream a model of window statistics is due every 100 records; then one of the long
-publications is stopped, and the next one begins.
+with control groups), and a publication fits 4·10^6 records of 32 features, which are 512 MB. fits: two fits that take
+minutes hold both places of the worker; on another stream a model of window statistics is due every 100 records; then
+one of the long publications is stopped, and the next one begins.
 
 The latencies of `/livez` and `GET latest` are compared with those at rest, in the same run.
 """
@@ -223,8 +223,14 @@ def memory(running: Up) -> None:
         learner={"kind": "output_perturbation"},
         privacy={"epsilon": 1, "delta": 0},
     )
-    seconds = until(lambda: running.publication("large")["state"] == "halted")
-    print(f"memory: halted after {seconds:.0f} s: {running.publication('large')['reason']}")
+
+    def ended() -> bool:
+        seen = running.publication("large")
+        return seen["state"] == "halted" or seen["latest"] is not None
+
+    seconds = until(ended)
+    seen = running.publication("large")
+    print(f"memory: after {seconds:.0f} s {seen['state']}, newest version {seen['latest']}: {seen['reason']}")
     print(f"memory: the same worker lives: {running.worker() == worker}")
 
 
