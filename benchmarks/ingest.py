@@ -117,8 +117,13 @@ def compare(running: Service, name: str, size: int, turns: int, seconds: float) 
 
 def _empty(log: redis.Redis) -> None:
     """Also of what its file holds: the server would rewrite that at some time in the turns of the one or the other."""
+    _await_rewritten(log)
     log.flushall()
     log.bgrewriteaof()
+    _await_rewritten(log)
+
+
+def _await_rewritten(log: redis.Redis) -> None:
     deadline = time.monotonic() + 30
     while any(log.info("persistence")[what] for what in ("aof_rewrite_in_progress", "aof_rewrite_scheduled")):
         if time.monotonic() > deadline:
