@@ -328,7 +328,7 @@ def tables_that_count_every_record_of_a_unit() -> None:
     cells_that_count_every_record_of_a_unit()
 
 
-@bug("tests/faults/test_unit_histories.py::test_no_unit_counts_too_often_whatever_dies_or_is_lost")
+@bug(f"{_COUNTING}::test_slots_count_by_the_order_of_their_units_however_they_come")
 def counts_that_a_sealer_remembers_from_its_last_segment() -> None:
     """They are read once, so that a sealer which takes over, or a database that was put back, is not seen."""
     from service.store import units
