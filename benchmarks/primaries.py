@@ -76,7 +76,7 @@ class Scene:
         named.refresh()
         self.readers, keeper = open_readers(named), LeaseKeeper(self.database, seconds=3600.0)
         files = SegmentFiles(settings.segment_store)
-        self.sealers = [Sealer(self.database, each, files, keeper) for each in self.readers]
+        self.sealers = [Sealer(self.database, named, each, files, keeper) for each in self.readers]
         self.appenders = Appenders(named, max_batches=1000, max_bytes=10**9)
         self.loop = asyncio.Runner()
         self.streams = [self.loop.run(new_stream(self.database, self.appenders, f"s{each}")) for each in range(STREAMS)]

@@ -14,7 +14,7 @@ from service.log.cluster import ClusterPrimaries
 from service.log.connection import LogClosed, LogUnavailable, Position
 from service.log.move import MovedLog, Overtaken
 from service.log.opening import open_readers, read_primaries
-from service.log.primaries import Primary
+from service.log.primaries import Primaries, Primary
 from service.log.probe import LogUnsuitable, probe
 from service.log.reader import Entry, LogLost, Reader
 
@@ -36,6 +36,7 @@ __all__ = [
     "Numbered",
     "Overtaken",
     "Position",
+    "Primaries",
     "Primary",
     "Reader",
     "Resumed",

@@ -2,7 +2,7 @@
 
 A move has a number, the epoch of its lease. Each log remembers the highest number that it has seen, and refuses what an
 earlier move wants: so a command that hung and goes on changes nothing behind the back of a later one. A closed log
-takes no batch. A log that a stream has left stays closed for ever.
+takes no batch, and says to which primary its stream goes. A log that a stream has left stays closed for ever.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,7 +40,7 @@ if move < tonumber(known[2] or 0) then return 'overtaken' end
 """
 _CLOSE = f"""{_FENCED}
 if known[1] ~= log then return known[3] and 'left' or 'lost' end
-redis.call('HSET', state, 'move', move, 'closed', 1)
+redis.call('HSET', state, 'move', move, 'closed', ARGV[3])
 return 'closed'
 """
 _OPEN = f"""{_FENCED}
@@ -51,21 +51,21 @@ return 'opened'
 """
 # New ids must stay above that of the last numbered entry, so one is added with it, and deleted.
 _PREPARE = f"""{_FENCED}
-local entries, dead, entry, sequence = KEYS[2], KEYS[3], ARGV[3], ARGV[4]
+local entries, dead, closed, entry, sequence = KEYS[2], KEYS[3], ARGV[3], ARGV[4], ARGV[5]
 if known[1] == log and not known[3] then return 'open' end
 redis.call('DEL', state, entries, dead)
 if entry ~= '0-0' then
   redis.call('XADD', entries, entry, 'sequence', sequence)
   redis.call('XDEL', entries, entry)
 end
-redis.call('HSET', state, 'log', log, 'sequence', sequence, 'total', 0, 'trimmed', 0, 'move', move, 'closed', 1)
+redis.call('HSET', state, 'log', log, 'sequence', sequence, 'total', 0, 'trimmed', 0, 'move', move, 'closed', closed)
 return 'prepared'
 """
 _LEAVE = f"""{_FENCED}
 if known[1] == log and not known[3] then return 'open' end
 if known[1] ~= log and not known[3] then return 'lost' end
 redis.call('DEL', state, KEYS[2], KEYS[3])
-redis.call('HSET', state, 'move', move, 'closed', 1)
+redis.call('HSET', state, 'move', move, 'closed', ARGV[3])
 return 'left'
 """
 
@@ -78,7 +78,7 @@ class MovedLog:
     """The log of one stream on one primary, for one move."""
 
     def __init__(self, primary: Primary, log: str, move: int) -> None:
-        self.primary, self._log, self._move = primary, log, move
+        self.primary, self.move, self._log = primary, move, log
         self._keys = [state_key(log), entries_key(log), dead_key(log)]
         self._redis: Redis = Redis.from_url(
             primary.url,
@@ -88,17 +88,34 @@ class MovedLog:
             **CONNECTING,
         )
 
-    def state(self) -> str:
-        """Return whether the log is `open` or `closed`, or its stream `left` it, or it is `lost`."""
+    def state(self) -> tuple[str, int]:
+        """Return whether the log is `open`, `closed`, `lost`, or `left` by its stream; and its last sequence number."""
         with errors_as_unavailable():
-            log, closed = cast("Any", self._redis.hmget(self._keys[0], "log", "closed"))
+            log, closed, batches = cast("Any", self._redis.hmget(self._keys[0], "log", "closed", "sequence"))
         if log == self._log.encode():
-            return "open" if closed is None else "closed"
-        return "lost" if closed is None else "left"
+            return "open" if closed is None else "closed", int(batches)
+        return "lost" if closed is None else "left", 0
 
-    def close_for_appends(self) -> str:
-        """Take no batch from now on. Return `closed`, `left` (the stream is not here any more) or `lost`."""
-        return self._run(_CLOSE)
+    def goes_to(self) -> int | None:
+        """Return the number of the primary where the stream of this closed log goes; None: the log is not closed."""
+        with errors_as_unavailable():
+            number = cast("Any", self._redis.hget(self._keys[0], "closed"))
+        return None if number is None else int(number)
+
+    def goes_on_after(self, other: "MovedLog") -> bool:
+        """Return whether this log takes batches, all of them later than those of another one, which takes none.
+
+        A log that took batches when the stream was here before, and came back with a backup, ends before the other one.
+        """
+        (mine, end), (others, start) = self.state(), other.state()
+        return mine == "open" and others in ("closed", "left") and start <= end
+
+    def close_for_appends(self, to: int) -> str:
+        """Take no batch from now on. Return `closed`, `left` (the stream is not here any more) or `lost`.
+
+        to: the number of the primary where the stream goes.
+        """
+        return self._run(_CLOSE, to)
 
     def open_for_appends(self) -> str:
         """Take batches again. Return `opened` or `lost`."""
@@ -120,7 +137,7 @@ class MovedLog:
         with errors_as_unavailable():
             configuration = cast("dict[Any, Any]", self._redis.config_get("append*"))
         require_synced_writes(configuration)
-        return self._run(_PREPARE, position.entry, position.sequence)
+        return self._run(_PREPARE, self.primary.number, position.entry, position.sequence)
 
     def copy_from(self, source: "MovedLog") -> None:
         """Copy remembered answers, with the time that they are remembered for, and dead letters."""
@@ -165,7 +182,7 @@ class MovedLog:
 
         A log that takes batches stays as it is.
         """
-        if self._run(_LEAVE) != "left":
+        if self._run(_LEAVE, self.primary.number) != "left":
             return False
         for keys in _some_at_once(self.remembered()):
             self._transact(lambda pipe: pipe.delete(*keys))  # noqa: B023 - it is called at once
@@ -207,7 +224,7 @@ class MovedLog:
                 with self._redis.pipeline(transaction=True) as pipe:
                     pipe.watch(self._keys[0])  # type: ignore[no-untyped-call]
                     move, closed = cast("Any", pipe.hmget(self._keys[0], "move", "closed"))
-                    if move is None or int(move) != self._move or closed is None:
+                    if move is None or int(move) != self.move or closed is None:
                         raise Overtaken
                     pipe.multi()
                     fill(pipe)
@@ -220,7 +237,7 @@ class MovedLog:
     def _run(self, script: str, *arguments: Any) -> str:
         with errors_as_unavailable():
             keys = self._keys if "KEYS[2]" in script else self._keys[:1]
-            answer: Any = self._redis.eval(script, len(keys), *keys, self._log, self._move, *arguments)
+            answer: Any = self._redis.eval(script, len(keys), *keys, self._log, self.move, *arguments)
         if answer == b"overtaken":
             raise Overtaken
         return str(answer.decode())

@@ -59,7 +59,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
     shop = Workshop(database, files, keeper, settings.dask_scheduler)
     keeper.start(end=stop)
-    sealers = [Sealer(database, reader, files, keeper) for reader in readers]
+    sealers = [Sealer(database, primaries, reader, files, keeper) for reader in readers]
     jobs = [job for sealer in sealers for job in (sealer.run, sealer.listen)]
     jobs += [shop.bell.run, shop.audit.run, shop.audit.walk_on]
     jobs += [

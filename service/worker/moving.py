@@ -20,19 +20,31 @@ lease before can't switch any more. A command without the lease changes nothing 
 touched, since logs know the highest number of a move. Only a log that takes no batches and is not the stream's is
 deleted. So an accepted batch is numbered, or lies in the log where the stream is.
 
-A database that was put back to before the switch says that the stream is on a primary that it has left, so the stream
-halts. Then steps 1 to 3 are left out: the switch says where the one log is that takes batches, if it is at the place
-that the operator names, and none elsewhere. The stream stays halted: `resume` finds out what that log lacks.
-
 A command that is killed leaves a closed log. The stream's sealer opens it when the lease has run out (`reopen`). Run
 again, the command goes through all steps; a step that was done before changes nothing.
+
+A database that was put back to before the switch says that the stream is on a primary that it has left, or that it
+would have left next. In both cases the stream halts: no closed log is opened while the log where its stream goes takes
+batches. Then steps 1 to 3 are left out: the switch says where the one log is that takes batches, if it is at the place
+that the operator names, and none elsewhere. The stream stays halted: `resume` finds out what that log lacks.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 
-from service.log import LogUnavailable, MovedLog, Overtaken, Position, Primary, Reader, probe, read_primaries
+from service.log import (
+    LogLost,
+    LogUnavailable,
+    MovedLog,
+    Overtaken,
+    Position,
+    Primaries,
+    Primary,
+    Reader,
+    probe,
+    read_primaries,
+)
 from service.log.primaries import ListedPrimaries
 from service.settings import Settings
 from service.store import leases, places, streams
@@ -101,7 +113,7 @@ class Mover:
                 if stream.halted is not None and _was_switched(source, target, map(log, others)):
                     self._say(f"{stream.name} was moved, and the database has forgotten it: resume it now")
                 else:
-                    stream = self._drained(stream, source)
+                    stream = self._drained(stream, source, to)
                     self._copy(stream, source, target)
                 with self._database.transaction() as connection:
                     places.switch(connection, lease, stream, to.number)
@@ -113,12 +125,15 @@ class Mover:
             for other in others:
                 self._leave(log(other))
 
-    def _drained(self, stream: Stream, source: MovedLog) -> Stream:
+    def _drained(self, stream: Stream, source: MovedLog, to: Primary) -> Stream:
         """Close the log that the stream leaves, and return the stream when all of it is numbered."""
         if stream.halted is not None:
-            source.open_for_appends()  # a command that was killed left it closed: it can be resumed
+            try:
+                _open_again(stream, source, self._primaries)  # a killed command left it closed: it can be resumed
+            except LogLost as lost:
+                raise Immovable(str(lost)) from None
             raise Immovable(f"{stream.name} is halted: resume it first")
-        if source.close_for_appends() != "closed":
+        if source.close_for_appends(to.number) != "closed":
             raise Immovable(f"primary {source.primary.number} holds nothing of {stream.name}: it will halt")
         self._say(f"{stream.name} takes no batches; waiting until a worker has numbered what is left")
         while not source.is_numbered(position_of(stream)):
@@ -151,7 +166,7 @@ class Mover:
 
 def _was_switched(source: MovedLog, target: MovedLog, others: Iterable[MovedLog]) -> bool:
     """Return whether the stream left one log for another, the only one that takes batches."""
-    return source.state() == "left" and target.state() == "open" and all(each.state() != "open" for each in others)
+    return target.goes_on_after(source) and all(each.state()[0] != "open" for each in others)
 
 
 def run(settings: Settings, stream: str, place: int, say: Callable[[str], None]) -> None:
@@ -173,8 +188,14 @@ def run(settings: Settings, stream: str, place: int, say: Callable[[str], None])
             keeper.stop()
 
 
-def reopen(database: Database, reader: Reader, keeper: LeaseKeeper, stream: Stream) -> None:
-    """Have a closed log take batches again whose move was not finished, unless a command is at it."""
+def reopen(database: Database, reader: Reader, primaries: Primaries, keeper: LeaseKeeper, stream: Stream) -> None:
+    """Have a closed log take batches again whose move was not finished, unless a command is at it.
+
+    The log stays closed while its primary is away, or the one that its stream was going to.
+
+    Raises:
+        LogLost: the stream goes on where it was moved to, and the database does not know of it any more.
+    """
     with keeper.taking(leases.move(stream.id)) as lease:
         if lease is None:
             return
@@ -184,9 +205,22 @@ def reopen(database: Database, reader: Reader, keeper: LeaseKeeper, stream: Stre
             return
         with closing(MovedLog(reader.primary, stream.log, lease.epoch)) as log:
             try:
-                log.open_for_appends()
-            except Overtaken:
+                _open_again(stream, log, primaries)
+            except (Overtaken, LogUnavailable):
                 return
+
+
+def _open_again(stream: Stream, log: MovedLog, primaries: Primaries) -> None:
+    """Have a closed log take batches, unless its stream goes on where it was moved to."""
+    number = log.goes_to()
+    if number not in (None, log.primary.number):
+        with closing(MovedLog(primaries.of(stream.log, number), stream.log, log.move)) as other:
+            if other.goes_on_after(log):
+                raise LogLost(
+                    f"the database is older than the move of {stream.name} to primary {number}: "
+                    f"run `perennial move-stream {stream.name} {number}`, then resume the stream"
+                )
+    log.open_for_appends()
 
 
 def is_on(primary: Primary, stream: Stream) -> bool:

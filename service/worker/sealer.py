@@ -18,7 +18,7 @@ import structlog
 
 from service import metrics
 from service.ledger import high_water_mark
-from service.log import Entry, LogLost, LogUnavailable, Reader
+from service.log import Entry, LogLost, LogUnavailable, Primaries, Reader
 from service.mechanisms.building import needs
 from service.store import changes, leases, numbering, retention, segments, streams
 from service.store.database import FREE_STREAM, Database, DatabaseUnavailable
@@ -33,8 +33,7 @@ from service.streams.layout import RecordLayout, UnreadableBatch
 from service.tracebacks import place_of
 from service.worker import counting
 from service.worker.leases import LeaseKeeper
-from service.worker.moving import is_on, reopen
-from service.worker.moving import position_of as _position
+from service.worker.moving import is_on, position_of, reopen
 from service.worker.share import TAKEN_AT_ONCE, Share
 
 _log = structlog.get_logger(__name__)
@@ -52,10 +51,13 @@ WAIT_MILLISECONDS = 1000  # for records, before it hears of free streams
 
 
 class Sealer:
-    """Seals its share of the streams of one primary: those whose lease it gets."""
+    """Seals its share of the streams of one primary, the reader's: those whose lease it gets."""
 
-    def __init__(self, database: Database, reader: Reader, files: SegmentFiles, keeper: LeaseKeeper) -> None:
-        self._database, self._reader, self._files, self._keeper = database, reader, files, keeper
+    def __init__(
+        self, database: Database, primaries: Primaries, reader: Reader, files: SegmentFiles, keeper: LeaseKeeper
+    ) -> None:
+        self._database, self._primaries, self._reader = database, primaries, reader
+        self._files, self._keeper = files, keeper
         self._share = Share(keeper)
         self._held: dict[str, tuple[Lease, Stream]] = {}  # by name of the log
         self._tidy_again: dict[str, float] = {}
@@ -101,7 +103,7 @@ class Sealer:
         if not self._held:
             self._rung.wait(wait_milliseconds / 1000)
             return
-        positions = {log: _position(stream) for log, (_, stream) in self._held.items()}
+        positions = {log: position_of(stream) for log, (_, stream) in self._held.items()}
         for log in self._reader.wait(positions, milliseconds=wait_milliseconds):
             self._guard(log, partial(self._seal, log))
 
@@ -136,7 +138,7 @@ class Sealer:
         if not taken:
             return
         current_streams, older, files = self._read(taken)
-        sealing = {each.log: _position(each) for each in current_streams if each.halted is None}
+        sealing = {each.log: position_of(each) for each in current_streams if each.halted is None}
         lost = {log: LogLost(older[log]) for log in sealing.keys() & older.keys()}
         lost |= self._reader.check_each({log: sealing[log] for log in sealing.keys() - lost.keys()})
         self._reader.go_on({log: sealing[log] for log in sealing.keys() - lost.keys()})
@@ -186,7 +188,7 @@ class Sealer:
         due_since = {log: self._tidy_again.get(log, 0.0) for log in self._held}
         due = nsmallest(TIDIED_AT_ONCE, (log for log in due_since if due_since[log] <= now), key=due_since.__getitem__)
         self._tidy_again = due_since | dict.fromkeys(due, now + TIDY_SECONDS)
-        lost = self._reader.check_each({log: _position(self._held[log][1]) for log in due})
+        lost = self._reader.check_each({log: position_of(self._held[log][1]) for log in due})
         with self._database.transaction() as connection:
             moved = retention.progress_of_each(connection, [self._held[log][1].id for log in due])
         for log in due:
@@ -196,14 +198,14 @@ class Sealer:
         if lost is not None:
             raise lost
         if stream.log in self._reader.closed:
-            reopen(self._database, self._reader, self._keeper, stream)
+            reopen(self._database, self._reader, self._primaries, self._keeper, stream)
         if stream.id in moved and self._moved.get(stream.log) != moved[stream.id]:
             self._drop_unneeded(stream)
             self._moved[stream.log] = moved[stream.id]
 
     def _seal(self, log: str) -> None:
         lease, stream = self._held[log]
-        batch: list[Entry] = self._reader.read(log, _position(stream), batches=BATCHES_AT_ONCE)
+        batch: list[Entry] = self._reader.read(log, position_of(stream), batches=BATCHES_AT_ONCE)
         if not batch:
             return
         sealed: list[SealedEntry] = []

@@ -128,8 +128,8 @@ class Stage:
 
     def worker(self) -> "Worker":
         keeper = LeaseKeeper(self.database, seconds=3600)
-        readers = open_readers(self.primaries())
-        sealers = [Sealer(self.database, reader, self.files, keeper) for reader in readers]
+        readers = open_readers(primaries := self.primaries())
+        sealers = [Sealer(self.database, primaries, reader, self.files, keeper) for reader in readers]
         shop = Workshop(self.database, self.files, keeper)
         return Worker(sealers, readers, Publisher(shop), shop.ticker)
 

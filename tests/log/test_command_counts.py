@@ -34,7 +34,9 @@ def commands_to_number(servers: Servers, url: str, folder: Path, count: Callable
     database, primaries = Database(world.settings.database_url), read_primaries(url)
     primaries.refresh()
     readers, keeper = open_readers(primaries), LeaseKeeper(database, seconds=600.0)
-    sealers = [Sealer(database, each, SegmentFiles(world.settings.segment_store), keeper) for each in readers]
+    sealers = [
+        Sealer(database, primaries, each, SegmentFiles(world.settings.segment_store), keeper) for each in readers
+    ]
     with asyncio.Runner() as runner:
         appenders = Appenders(primaries, max_batches=1000, max_bytes=10**9)
         made = [runner.run(new_stream(database, appenders, f"s{number}")) for number in range(STREAMS)]

@@ -312,8 +312,8 @@ def test_a_log_refuses_all_that_an_earlier_move_wants(three: Three):
     primary = read_primaries(three.url).every()[0]
     with closing(MovedLog(primary, log, 2)) as later, closing(MovedLog(primary, log, 1)) as earlier:
         assert later.prepare(position) == "prepared"
-        wants = [earlier.close_for_appends, earlier.open_for_appends, earlier.leave, lambda: earlier.prepare(position)]
-        wants += [lambda: earlier.copy_from(source), lambda: earlier._remember([])]
+        wants = [lambda: earlier.close_for_appends(2), earlier.open_for_appends, earlier.leave]
+        wants += [lambda: earlier.prepare(position), lambda: earlier.copy_from(source), lambda: earlier._remember([])]
         with closing(MovedLog(primary, token_hex(16), 2)) as source, three.redis(1) as redis:
             redis.xadd(dead_key(source._log), {"a": "letter"})
             for want in wants:
@@ -321,9 +321,10 @@ def test_a_log_refuses_all_that_an_earlier_move_wants(three: Three):
                     want()
         assert later.is_numbered(position)
         assert later.open_for_appends() == "opened"
-        assert later.close_for_appends() == "closed"
+        assert later.close_for_appends(2) == "closed"
+        assert later.goes_to() == 2
         assert later.leave()
-        assert later.close_for_appends() == "left"
+        assert later.close_for_appends(2) == "left"
 
 
 def has_stopped(pid: int) -> bool:
@@ -351,9 +352,10 @@ def test_a_halted_stream_stays_and_can_be_resumed(service: Service, three: Three
 def test_a_place_with_an_open_log_is_refused(service: Service, three: Three, database: Database):
     """As after a primary was restored from a backup."""
     name = service.stream()
+    ok(send(service.client(), name), 202)
     stream, target = row(database, name), another(database, name)
     with three.redis(target) as redis:
-        redis.hset(state_key(stream.log), mapping={"log": stream.log, "sequence": 7})
+        redis.hset(state_key(stream.log), mapping={"log": stream.log, "sequence": 0})
     with pytest.raises(Immovable, match=f"primary {target} has an open log"):
         move(service.settings, name, target)
     wait_until(lambda: send(service.client(), name).status_code == 202)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from redis import Redis
 
-from service.log import Appender, Reader
+from service.log import Appender, open_readers, read_primaries
 from service.publishing.locating import read_records
 from service.store import streams
 from service.store.database import Database
@@ -22,6 +22,12 @@ from service.worker.sealer import Sealer
 from tests.conftest import World, run_out
 
 SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
+
+
+def new_sealer(database: Database, url: str, files: SegmentFiles, keeper: LeaseKeeper) -> Sealer:
+    """Return a sealer for the only primary of a log."""
+    primaries = read_primaries(url)
+    return Sealer(database, primaries, open_readers(primaries)[0], files, keeper)
 
 
 @dataclass
@@ -45,9 +51,9 @@ class Bench:
 
         return asyncio.run(append())
 
-    def sealer(self) -> Sealer:
-        keeper = LeaseKeeper(self.database, seconds=600.0)
-        return Sealer(self.database, Reader(self.world.settings.redis_url), self.files, keeper)
+    def sealer(self, keeper: LeaseKeeper | None = None, url: str | None = None) -> Sealer:
+        keeper = keeper or LeaseKeeper(self.database, seconds=600.0)
+        return new_sealer(self.database, url or self.world.settings.redis_url, self.files, keeper)
 
     def successor(self) -> Sealer:
         """Return the successor of a sealer that died, or sleeps: its leases have run out."""

@@ -6,10 +6,9 @@ import threading
 import pytest
 
 from service.ledger import open_entry
-from service.log import Reader
 from service.store import leases, publications, segments
-from service.worker.sealer import Sealer
 from tests.conftest import ADMIN_KEY, Service, blocked, publication, serving, wait_until
+from tests.worker.conftest import new_sealer
 from tests.worker.published import Bench
 from tests.worker.test_publishing import bench  # noqa: F401
 
@@ -23,7 +22,7 @@ def stop(bench: Bench) -> None:
 def drop(bench: Bench) -> None:
     """Drop segments, as a sealer does now and then."""
     keeper = bench.shop().keeper
-    sealer = Sealer(bench.database, Reader(bench.world.settings.redis_url), bench.files, keeper)
+    sealer = new_sealer(bench.database, bench.world.settings.redis_url, bench.files, keeper)
     stream = bench.stream()
     sealer._held[stream.log] = (keeper.take(leases.stream(stream.id)), stream)
     sealer._drop_unneeded(stream)

@@ -27,7 +27,7 @@ def renewing(bench: Bench, url: str | None = None) -> Iterator[tuple[Sealer, Lea
     """A sealer whose leases are renewed, as in a worker."""
     keeper = LeaseKeeper(bench.database, seconds=1.0)
     keeper.start()
-    yield Sealer(bench.database, Reader(url or bench.world.settings.redis_url), bench.files, keeper), keeper
+    yield bench.sealer(keeper, url), keeper
     keeper.stop()
 
 

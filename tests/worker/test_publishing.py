@@ -11,15 +11,14 @@ from sqlalchemy import func, update
 
 from service.learners.output_perturbation import OutputPerturbation
 from service.ledger import charging, open_entry, reservations, spending
-from service.log import Reader
 from service.store import charges, leases, publications, releases, segments, streams, tables
 from service.store.publications import NewPublication
 from service.store.rows import Rows
 from service.worker import publisher as publisher_module
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
-from service.worker.sealer import Sealer
 from tests.conftest import World, wait_until
+from tests.worker.conftest import new_sealer
 from tests.worker.published import Bench, dies_in, published, taken_over
 
 SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
@@ -248,7 +247,7 @@ def test_needed_records_are_kept_and_only_those(bench: Bench):
 
     def drop() -> int:
         keeper = LeaseKeeper(bench.database, seconds=settings.lease_seconds)
-        sealer = Sealer(bench.database, Reader(settings.redis_url), bench.files, keeper)
+        sealer = new_sealer(bench.database, settings.redis_url, bench.files, keeper)
         with bench.database.transaction() as connection:
             stream = streams.get(connection, 1)
         sealer._held[stream.log] = (wait_until(lambda: keeper.take(leases.stream(1))), stream)

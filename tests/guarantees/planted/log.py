@@ -206,4 +206,4 @@ def a_stream_with_two_open_logs() -> None:
     """A database that has forgotten a move is shown an old copy of the log."""
     from service.worker import moving
 
-    rewrite(moving._was_switched, ('all(each.state() != "open" for each in others)', "True"))
+    rewrite(moving._was_switched, ('all(each.state()[0] != "open" for each in others)', "True"))
