@@ -310,13 +310,15 @@ def running(settings: Settings) -> Iterator[Service]:
     stop = threading.Event()
     worker = threading.Thread(target=work, args=(settings, stop))
     worker.start()
-    with serving(settings) as url:
-        service = Service(url, ADMIN_KEY, settings)
-        yield service
-        for client in service.clients.values():
-            client.close()
-    stop.set()
-    worker.join()
+    try:
+        with serving(settings) as url:
+            service = Service(url, ADMIN_KEY, settings)
+            yield service
+            for client in service.clients.values():
+                client.close()
+    finally:
+        stop.set()
+        worker.join()
 
 
 class serving:  # noqa: N801

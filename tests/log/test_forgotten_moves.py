@@ -87,7 +87,8 @@ def test_a_log_is_not_opened_again_where_the_database_has_forgotten_that_its_str
             connection.execute(update(tables.streams).where(tables.streams.c.name == name).values(place=source))
         with running(world.settings) as service:
             client, third = service.client(), 6 - source - target
-            why = wait_until(lambda: ok(client.get(f"/v1/streams/{name}"))["halted"])
+            why = wait_until(lambda: ok(client.get(f"/v1/streams/{name}"))["halted"] or send(client, name).is_success)
+            assert why is not True
             assert f"`perennial move-stream {name} {target}`" in why
             with pytest.raises(Immovable, match=f"the move of {name} to primary {target}"):
                 move(world.settings, name, third)
