@@ -8,12 +8,14 @@ socket, `DESCRIPTOR`:
 2. process: `{"done": {…}}`, what `Batch` says of it, and its bytes; or `{"refused": [[row, reason]…]}`,
    `{"too_long": true}`, `{"too_many": most}`; or `{"failed": name, "at": place}` for any other error.
 
-The process is the first to be killed where memory runs out. It ends when its parent does.
+The process is the first to be killed where memory runs out, and others go before it where processors are busy. It ends
+when its parent does.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -26,6 +28,7 @@ from service.streams.batches import READERS, InvalidRecords, TooManyRecords, fin
 from service.streams.schema import stored_schema
 from service.tracebacks import place_of
 
+NICENESS = 10
 OUT_OF_MEMORY_SCORE = "1000"
 """The kernel kills whichever process has the highest score first; 1000 is the highest."""
 
@@ -49,6 +52,7 @@ class Task:
 def main() -> None:
     """Read bodies until the parent closes the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C asks the parent to end, which answers its requests first
+    os.nice(NICENESS)
     with suppress(OSError):  # no such file where this is no Linux
         Path("/proc/self/oom_score_adj").write_text(OUT_OF_MEMORY_SCORE)
     connection = Connection(int(sys.argv[1]))
