@@ -17,6 +17,7 @@ CHUNK = 64  # rows worked on at a time, so that temporaries stay small
 
 _INFLATION = 1.0 + 2.0**-20
 _LONG = 2.0**64  # far above every norm bound
+_ROUNDED = 2.0**-16  # far above what rounding adds to a norm, _INFLATION with it
 _SMALL_PRODUCT = 3 << 18  # multiplications
 _HALF = math.sqrt(0.5) * (1.0 - 2.0**-50)  # a double just below 1/√2
 
@@ -250,6 +251,14 @@ def prepare(
     """Return the `Prepared` rows of finite x as an array."""
     rows, _ = Prepared.of(x, norm_bound=norm_bound, intercept=intercept, intercept_scale=intercept_scale)
     return rows.rows()
+
+
+def are_longer(x: NDArray[np.floating], norm_bound: float) -> NDArray[np.bool_]:
+    """Return which rows are finite and longer than the bound, (m,), each from its own row.
+
+    By more than rounding: of a producer who makes rows exactly that long, none is.
+    """
+    return np.asarray(np.isfinite(x).all(axis=1) & (_norms(x) > norm_bound * (1.0 + _ROUNDED)))
 
 
 def _norms(x: NDArray[np.floating]) -> NDArray[np.float64]:

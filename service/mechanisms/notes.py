@@ -49,7 +49,8 @@ def _of_ranges(stream: StreamSchema) -> list[str]:
         shortened = (
             f"{sentence}, and norm_bound is {stream.norm_bound:g}: longer records are shortened to it, and only their"
         )
-        return [f"{shortened} direction counts. See on public data how many these are."]
+        how_many = "See on public data how many these are, or privately by an evaluation with `shortened`."
+        return [f"{shortened} direction counts. {how_many}"]
     if stream.norm_bound > longest:
         return [f"{sentence}: a norm_bound of {stream.norm_bound:g} only adds noise, and {longest:.3g} is enough."]
     return []

@@ -37,7 +37,8 @@ def evaluated(service: Service) -> tuple[str, str, str]:
     """A stream, a publication and its evaluation, after three blocks."""
     stream = service.stream(epsilon=LARGE, delta=1e-6, evaluation={"every": EVERY})
     name = service.publish(stream, {"kind": "independent_batches", "batch": BATCH}, epsilon=LARGE, delta=1e-6)
-    evaluation = evaluate(service, stream, [name])["name"]
+    mechanism = {"kind": "evaluation", "of": [name], "block": BLOCK, "shortened": True}
+    evaluation = evaluate(service, stream, [name], mechanism=mechanism)["name"]
     for start in range(0, 120, 40):
         service.post(stream, *records(start, start + 40))
     service.reaches(evaluation, time=120)
@@ -60,6 +61,7 @@ def test_a_release_tells_how_good_each_publication_is(service: Service, evaluate
         assert [each["estimate"] for each in figures["recall"]] == [1.0, 1.0]
         assert figures["balanced_accuracy"]["estimate"] == 1.0
         assert 0 <= figures["calibration_error"]["estimate"] <= 1
+        assert figures["shortened"]["estimate"] == 1.0, "all records are longer than norm_bound"
 
 
 def test_publications_are_compared_on_the_same_slots(service: Service):

@@ -281,20 +281,28 @@ def test_nobody_can_tell_two_records_apart_by_a_whitening(privacy):
 
 
 class Signs:
-    """Publications whose only model predicts whether the first feature is above 0, with the same confidence always."""
+    """Publications whose only model predicts whether the first feature is above 0, with the same confidence always.
+
+    Such records are longer than its norm, and the others are not.
+    """
 
     def progress(self, name, first_slot):
         return Progress(releases=(Made(version=1, time=0),), passed=first_slot)
 
     def predict(self, name, version, x):
-        return Predictions(labels=(x[:, 0] > 0).astype(int), confidences=np.full(len(x), 0.9))
+        above = x[:, 0] > 0
+        return Predictions(labels=above.astype(int), confidences=np.full(len(x), 0.9), shortened=above)
 
 
 @pytest.mark.parametrize("privacy", [pytest.param("pure", marks=pytest.mark.slow), "gaussian"])
 def test_nobody_can_tell_two_records_apart_by_an_evaluation(privacy):
-    """All other evaluation slots are empty; the model is right about the one record and wrong about the other."""
+    """All other evaluation slots are empty; the model is right about the one record and wrong about the other.
+
+    It shortens the one, and not the other.
+    """
     schema = {"features": 1, "task": {"kind": "classification", "classes": 2}, "evaluation": {"every": 2}}
-    configuration = {"mechanism": {"kind": "evaluation", "of": ["a"], "block": 2}, "privacy": PRIVACY[privacy]}
+    mechanism = {"kind": "evaluation", "of": ["a"], "block": 2, "shortened": True}
+    configuration = {"mechanism": mechanism, "privacy": PRIVACY[privacy]}
     built = build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(configuration))
     evaluation = replace(built, models=Signs())
 

@@ -156,6 +156,7 @@ function details(told, classes) {
     lift && fact("Against the version before", signed(points(lift.estimate)), interval(lift)),
     figure("Balanced accuracy", told.balanced_accuracy),
     figure("Calibration error", told.calibration_error),
+    figure("Shortened to the norm", told.shortened),
     ...recall.map((found, label) => figure(`Recall of ${classes?.[label] ?? `class ${label}`}`, found)),
   ].filter(Boolean);
 }

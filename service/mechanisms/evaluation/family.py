@@ -39,11 +39,13 @@ def _counts(settings: EvaluationMechanism, context: BuildContext) -> Counts:
     match context.stream.task:
         case Classification(classes=classes):
             try:
-                return ClassCounts(classes=classes, publications=publications, bins=settings.bins)
+                return ClassCounts(
+                    classes=classes, publications=publications, bins=settings.bins, shortened=settings.shortened
+                )
             except ValueError as problem:
                 raise Refused("mechanism.of", str(problem)) from None
         case Regression(bound=bound):
-            return ErrorSums(bound=bound, publications=publications)
+            return ErrorSums(bound=bound, publications=publications, shortened=settings.shortened)
         case _:
             raise Refused(
                 "mechanism.kind",
@@ -56,7 +58,10 @@ FAMILY = MechanismFamily(
     source="Perennial",
     summary="how well other publications predict, counted on slots that none of them reads",
     build=build,
-    examples={"evaluation": {"kind": "evaluation", "of": ["a", "b"], "block": 4}},
+    examples={
+        "evaluation": {"kind": "evaluation", "of": ["a", "b"], "block": 4},
+        "evaluation, shortened": {"kind": "evaluation", "of": ["a", "b"], "block": 4, "shortened": True},
+    },
     accuracy_setting="mechanism.block",
     takes=(),
     evaluates=True,

@@ -128,6 +128,10 @@ class ClassFigures:
         block, population = between(noise), between(noise + sampling)
         return Figure(estimate=min(1.0, float(unbiased)), block=block, population=population)
 
+    def shortened(self, publication: int) -> Figure:
+        """Return which share of the records the publication's model shortens, where they are counted."""
+        return self.counted.share(self.layout.shortened_by(self.counts, publication), 1)
+
     def _table(self, publication: int) -> NDArray[np.float64]:
         return self.layout.table(self.counts, publication).astype(np.float64)
 
@@ -152,6 +156,10 @@ class ErrorFigures:
         """Return the mean of e², with |e| cut to 2Y. Its sampling variance is taken to be the largest possible."""
         square = self.layout.errors(self.counts, publication)[1]
         return self._mean(square, None).scaled(4.0 * self.layout.bound**2)
+
+    def shortened(self, publication: int) -> Figure:
+        """Return which share of the records the publication's model shortens, where they are counted."""
+        return self._mean(self.layout.shortened_by(self.counts, publication), None)
 
     def r_squared(self, publication: int) -> Figure | None:
         """Return 1 - (mean squared error)/(variance of the target), from three sums that share the probability to miss.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.learning.records import are_longer
 from service.mechanisms.evaluation.tables import Predictions
 from service.mechanisms.linear import predict_mapped
 from service.streams import feature_maps
@@ -31,6 +32,11 @@ def predictions(
     """
     whole = feature_maps.build(description["feature_map"], description["features"])
     own = FeatureMap(description=None, input_features=stream_map.features, steps=whole.steps[len(stream_map.steps) :])
-    labels, scores = predict_mapped(description, parameters, own(x))
+    mapped = own(x)
+    labels, scores = predict_mapped(description, parameters, mapped)
     certain = description["loss"] in PROBABILITIES
-    return Predictions(labels=labels, confidences=scores.max(axis=1) if certain else None)
+    return Predictions(
+        labels=labels,
+        confidences=scores.max(axis=1) if certain else None,
+        shortened=are_longer(mapped, description["norm_bound"]),
+    )

@@ -43,6 +43,15 @@ class EvaluationMechanism(Shape):
             "and doubles what one record changes",
         ),
     ] = True
+    shortened: Annotated[
+        bool,
+        Field(
+            strict=True,
+            exclude_if=lambda counted: not counted,
+            description="whether records that a model shortens to its norm, that is to `norm_bound` or to the norm of "
+            "its features, are counted: a quarter is added to what one record changes, without bins a half",
+        ),
+    ] = False
 
     @field_validator("of")
     @classmethod

@@ -10,14 +10,17 @@ the models and every setting are public or released before. One replaced record 
 | regression, one publication, in units of 2^20 | √2 | 2 |
 | P publications together | √P times that | P times that |
 | each compared pair of publications | as one more table | as one more table |
+| how many records each publication's model shortens | 1 more under the root for each of P | 1 more for each of P |
 | the moments of the target, in units of 2^20 | at most as one more publication | at most as one more publication |
 
-and no less: neighbours exist that attain every line but the last, all together. An erased record changes fewer.
+and no less: neighbours exist that attain every line but the last, all together. In a regression the shortened are
+counted in units of 2^20, too. An erased record changes fewer.
 
 Why. A record adds 1 to one cell of each table, to one cell of each bins, and to at most one cell of each pair. Another
-record adds its 1 elsewhere: two cells differ by 1 each. In a regression each of a publication's two sums gets a whole
-number from 0 to 2^20 from each record. An empty slot adds nothing at all. Rounding is done record by record, so it
-changes no sensitivity.
+record adds its 1 elsewhere: two cells differ by 1 each. Each publication has one cell of shortened records, to which a
+record adds 1 or nothing: another record changes it by 1 at most. In a regression each of a publication's two sums gets
+a whole number from 0 to 2^20 from each record, and the cell of the shortened gets 2^20 or nothing. An empty slot adds
+nothing at all. Rounding is done record by record, so it changes no sensitivity.
 """
 
 from __future__ import annotations
@@ -49,17 +52,28 @@ class Predictions:
     """(n,): classes, or predicted targets. Not finite, or no class: the model could not predict this record."""
     confidences: NDArray[np.float64] | None = None
     """(n,): the greatest probability of a class; None: the model has no probabilities, and fills no bins."""
+    shortened: NDArray[np.bool_] | None = None
+    """(n,): whether the model shortens the record to its norm; None: nobody asks."""
+
+    def count_shortened(self, known: NDArray[np.bool_]) -> int:
+        """Return how many of the slots that are known, (n,), hold a record that the model shortens."""
+        return 0 if self.shortened is None else int((self.shortened & known).sum())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCounts:
-    """The layout of a classification's counts: publication by publication its table, then its bins; then the pairs."""
+    """The layout of a classification's counts.
+
+    Publication by publication its table, then its bins; then the pairs; then the shortened of each publication.
+    """
 
     classes: int
     publications: int
     bins: bool = True
     pairs: tuple[tuple[int, int], ...] = ()
     """Publications (a, b) to compare: how many records a alone predicts right, and how many b alone."""
+    shortened: bool = False
+    """Whether records that a publication's model shortens are counted."""
 
     def __post_init__(self) -> None:
         if self.classes < 2 or self.publications < 1:
@@ -72,12 +86,13 @@ class ClassCounts:
     @property
     def size(self) -> int:
         """How many counts a block has."""
-        return self.publications * self._stride + 2 * len(self.pairs)
+        return self.publications * (self._stride + self.shortened) + 2 * len(self.pairs)
 
     @property
     def change(self) -> Change:
         """How one replaced record changes them."""
-        return Change(counts=2 * (self.publications * (1 + self.bins) + len(self.pairs)), largest=1)
+        moved = 2 * (self.publications * (1 + self.bins) + len(self.pairs))
+        return Change(counts=moved + self.publications * self.shortened, largest=1)
 
     @property
     def _stride(self) -> int:
@@ -102,6 +117,8 @@ class ClassCounts:
             rights.append(right)
             table, calibration = self._places(number)
             counts[table] = np.bincount((y * self.classes + predicted)[known], minlength=self.classes**2)
+            if self.shortened:
+                counts[number - self.publications] = each.count_shortened(known)
             if bins is not None and self.bins:
                 counts[calibration] = np.bincount(
                     (2 * bins + np.where(right, _RIGHT, _WRONG))[known], minlength=2 * BINS
@@ -138,6 +155,10 @@ class ClassCounts:
         """Return how many records the first of a pair alone predicts right, and how many the second alone."""
         return counts[self._pair_place(pair)]
 
+    def shortened_by(self, counts: NDArray[np.generic], publication: int) -> float:
+        """Return how many records a publication's model shortens, where they are counted."""
+        return float(counts[publication - self.publications])
+
     def middles(self) -> NDArray[np.float64]:
         """Return the middle of each bin: BINS equal parts of the greatest probability's range, 1/K to 1."""
         least = 1.0 / self.classes
@@ -158,20 +179,23 @@ class ClassCounts:
             "classes": self.classes,
             "bins": BINS if self.bins else 0,
             "pairs": [list(pair) for pair in self.pairs],
-        }
+        } | ({"shortened": True} if self.shortened else {})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorSums:
-    """The layout of a regression's counts: of each publication the sum of errors and that of squares, then the moments.
+    """The layout of a regression's counts.
 
-    With |y| and predictions within ±Y: Σ min(|e|, 2Y)/2Y and Σ min(e², 4Y²)/4Y², in units of 1/UNIT. The target's
-    moments are Σ (y + Y)/2Y and Σ y²/Y², of y clipped to ±Y: R² needs them.
+    Publication by publication the sum of errors and that of squares; then the shortened of each publication; then the
+    moments. With |y| and predictions within ±Y: Σ min(|e|, 2Y)/2Y and Σ min(e², 4Y²)/4Y², in units of 1/UNIT. The
+    target's moments are Σ (y + Y)/2Y and Σ y²/Y², of y clipped to ±Y: R² needs them.
     """
 
     bound: float
     publications: int
     moments: bool = False
+    shortened: bool = False
+    """Whether records that a publication's model shortens are counted, each as UNIT."""
 
     def __post_init__(self) -> None:
         if not 0 < self.bound < np.inf or self.publications < 1:
@@ -180,7 +204,7 @@ class ErrorSums:
     @property
     def size(self) -> int:
         """How many counts a block has."""
-        return 2 * (self.publications + self.moments)
+        return self.publications * (2 + self.shortened) + 2 * self.moments
 
     @property
     def change(self) -> Change:
@@ -201,6 +225,8 @@ class ErrorSums:
                 with np.errstate(over="ignore", invalid="ignore"):
                     share = np.abs(y - each.labels[known].astype(np.float64)) / (2.0 * self.bound)
                 counts[2 * number : 2 * number + 2] = _sums(np.where(share <= 1.0, share, 1.0))
+                if self.shortened:
+                    counts[2 * self.publications + number] = UNIT * each.count_shortened(known)
         if self.moments:
             target = np.clip(y, -self.bound, self.bound) / self.bound
             counts[-2:] = [_units((target + 1.0) / 2.0), _units(target**2)]
@@ -210,9 +236,14 @@ class ErrorSums:
         """Return a publication's two sums, in units of 1/UNIT."""
         return counts[2 * publication : 2 * publication + 2]
 
+    def shortened_by(self, counts: NDArray[np.generic], publication: int) -> float:
+        """Return how many records a publication's model shortens, in units of 1/UNIT, where they are counted."""
+        return float(counts[2 * self.publications + publication])
+
     def described(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {"counts": "errors", "bound": self.bound, "unit": UNIT, "moments": self.moments}
+        shortened = {"shortened": True} if self.shortened else {}
+        return {"counts": "errors", "bound": self.bound, "unit": UNIT, "moments": self.moments} | shortened
 
 
 Counts = ClassCounts | ErrorSums
@@ -223,12 +254,18 @@ def described_counts(model: Mapping[str, Any]) -> Counts:
 
     model: `described`, with the publications' names in `of`. ValueError for any other.
     """
-    publications = len(model["of"])
+    publications, shortened = len(model["of"]), model.get("shortened", False)
     if model["counts"] == "classes":
         pairs = tuple((a, b) for a, b in model["pairs"])
-        return ClassCounts(classes=model["classes"], publications=publications, bins=bool(model["bins"]), pairs=pairs)
+        return ClassCounts(
+            classes=model["classes"],
+            publications=publications,
+            bins=bool(model["bins"]),
+            pairs=pairs,
+            shortened=shortened,
+        )
     if model["counts"] == "errors":
-        return ErrorSums(bound=model["bound"], publications=publications, moments=model["moments"])
+        return ErrorSums(bound=model["bound"], publications=publications, moments=model["moments"], shortened=shortened)
     raise ValueError("an evaluation counts classes or errors")
 
 

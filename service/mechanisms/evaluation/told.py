@@ -121,6 +121,8 @@ def _outlined(figures: Figures, number: int) -> dict[str, Any]:
 
 def _whole(figures: Figures, number: int) -> dict[str, Any]:
     outlined = _outlined(figures, number)
+    if figures.layout.shortened:
+        outlined["shortened"] = figure_described(figures.shortened(number))
     if isinstance(figures, ErrorFigures):
         return outlined | {"squared_error": figure_described(figures.squared_error(number))}
     layout = figures.layout

@@ -171,6 +171,22 @@ def test_the_calibration_error_is_held(privacy, off):
     assert_held(missed, runs)
 
 
+@privacies
+@pytest.mark.parametrize("layout", [ClassCounts(classes=2, publications=1), ErrorSums(bound=1.0, publications=1)])
+def test_the_share_of_shortened_records_is_held(privacy, layout):
+    rng, runs, slots, share, missed = np.random.default_rng(29), 300, 200, 0.3, Counter()
+    layout = replace(layout, shortened=True)
+    noise, long = noise_of(layout, privacy), rng.random((runs, slots)) < share
+    labels = np.zeros(slots)
+    counts = np.stack([layout.count(labels, [Predictions(labels=labels, shortened=each)]) for each in long])
+    kind = ClassFigures if isinstance(layout, ClassCounts) else ErrorFigures
+    for each, exact in zip((counts + draw(noise, counts.shape)).astype(float), long.mean(axis=1), strict=True):
+        figure = kind(layout=layout, counts=each, counted=Counted(noise=noise, slots=slots)).shortened(0)
+        missed["block"] += not figure.block.holds(exact)
+        missed["population"] += not figure.population.holds(share)
+    assert_held(missed, runs)
+
+
 # Regression
 
 

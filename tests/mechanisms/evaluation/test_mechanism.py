@@ -1,6 +1,6 @@
 """The mechanism: when a block ends, which slots and which versions it counts, what it costs, and what a plan says."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -179,8 +179,13 @@ def test_it_can_be_planned_without_models_and_not_run():
 @privacies
 @pytest.mark.parametrize(
     "counts",
-    [CLASSES, ClassCounts(classes=5, publications=1, bins=False), ErrorSums(bound=2.0, publications=2, moments=True)],
-    ids=["two publications", "one", "errors"],
+    [
+        CLASSES,
+        ClassCounts(classes=5, publications=1, bins=False),
+        ErrorSums(bound=2.0, publications=2, moments=True),
+        replace(CLASSES, shortened=True),
+    ],
+    ids=["two publications", "one", "errors", "shortened"],
 )
 def test_a_release_costs_its_charge_for_all_publications_together_and_that_is_the_capacity(privacy, counts):
     progress = Progress(releases=(Made(version=3, time=0),), passed=10**6)

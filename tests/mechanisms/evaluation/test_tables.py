@@ -1,6 +1,7 @@
 """The counts of a block against counting by hand, and how far one record moves them: exactly as far as is stated."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,24 +29,33 @@ LAYOUTS = [
     ClassCounts(classes=3, publications=1),
     ClassCounts(classes=2, publications=2, bins=False),
     ClassCounts(classes=2, publications=2),
+    ClassCounts(classes=2, publications=1, bins=False, shortened=True),
+    ClassCounts(classes=2, publications=2, pairs=((0, 1),), shortened=True),
     ClassCounts(classes=2, publications=2, pairs=((0, 1),)),
 ]
+NAMES = ["table", "bins", "3 classes", "2 tables", "2 with bins", "shortened", "all", "a pair"]
 
 
 def one_record(layout, record):
-    """The counts of a block that holds this record in one slot. record: (label, ((class, confidence), …)) or None."""
-    label, outputs = record or (EMPTY, ((0, 0.5),) * layout.publications)
-    predictions = [Predictions(labels=np.array([c]), confidences=np.array([p])) for c, p in outputs]
+    """The counts of a block that holds this record in one slot.
+
+    record: (label, ((class, confidence, whether it is shortened), …)) or None.
+    """
+    label, outputs = record or (EMPTY, ((0, 0.5, True),) * layout.publications)
+    predictions = [
+        Predictions(labels=np.array([c]), confidences=np.array([p]), shortened=np.array([s])) for c, p, s in outputs
+    ]
     return layout.count(np.array([label]), predictions)
 
 
 def records(layout):
-    """Every label with every prediction of every model, sure and unsure, and the empty slot."""
-    outputs = list(itertools.product(range(layout.classes), (1 / layout.classes, 1.0)))
+    """Every label with every prediction of every model, sure and unsure, short and long, and the empty slot."""
+    lengths = (False, True) if layout.shortened else (False,)
+    outputs = list(itertools.product(range(layout.classes), (1 / layout.classes, 1.0), lengths))
     return [None, *itertools.product(range(layout.classes), itertools.product(outputs, repeat=layout.publications))]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=["table", "bins", "3 classes", "2 tables", "2 with bins", "a pair"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=NAMES)
 def test_one_record_moves_the_counts_of_all_publications_as_far_as_stated_and_no_farther(layout):
     tables = [one_record(layout, record) for record in records(layout)]
     moved = [a - b for a in tables for b in tables]
@@ -64,21 +74,25 @@ def test_the_sensitivities_are_those_of_the_statement():
     assert (both.l1, both.squared_l2) == (4, 4)
     assert (three.l1, three.squared_l2) == (3 * 4, 3 * 4)
     assert (errors.l1, errors.squared_l2) == (2 * UNIT, 2 * UNIT**2)
+    shortened = ClassCounts(classes=5, publications=3, shortened=True).change
+    longer = ErrorSums(bound=2.0, publications=2, shortened=True).change
+    assert (shortened.l1, shortened.squared_l2) == (3 * 5, 3 * 5)
+    assert (longer.l1, longer.squared_l2) == (2 * 3 * UNIT, 2 * 3 * UNIT**2)
 
 
-def test_an_empty_slot_adds_nothing():
+@pytest.mark.parametrize("layout", LAYOUTS[-2:], ids=NAMES[-2:])
+def test_an_empty_slot_adds_nothing(layout):
     """Whatever the models would predict for it."""
-    layout = LAYOUTS[-1]
     assert not one_record(layout, None).any()
-    outputs = [Predictions(labels=np.array([1, 0, 1]), confidences=np.array([0.9, np.nan, 1.0]))] * 2
+    sure, long = np.array([0.9, np.nan, 1.0]), np.array([True, False, True])
+    outputs = [Predictions(labels=np.array([1, 0, 1]), confidences=sure, shortened=long)] * 2
+    others = [Predictions(labels=o.labels[1:], confidences=sure[1:], shortened=long[1:]) for o in outputs]
     for label in (EMPTY, 2, np.nan, np.inf, 0.5):
         labels = np.array([label, 0, 1])
-        alone = layout.count(
-            labels[1:], [Predictions(labels=o.labels[1:], confidences=o.confidences[1:]) for o in outputs]
-        )
-        assert (layout.count(labels, outputs) == alone).all()
-    errors = ErrorSums(bound=1.0, publications=1, moments=True)
-    assert not errors.count(np.array([np.nan, np.inf]), [Predictions(labels=np.zeros(2))]).any()
+        assert (layout.count(labels, outputs) == layout.count(labels[1:], others)).all()
+    errors = ErrorSums(bound=1.0, publications=1, moments=True, shortened=True)
+    none = Predictions(labels=np.zeros(2), shortened=np.ones(2, dtype=bool))
+    assert not errors.count(np.array([np.nan, np.inf]), [none]).any()
 
 
 @settings(deadline=None, derandomize=True, max_examples=100)
@@ -147,11 +161,16 @@ def test_bins_are_equal_parts_of_the_range_of_a_greatest_probability():
     st.floats(),
     st.floats(),
     st.floats(allow_nan=False, allow_infinity=False),
+    st.booleans(),
 )
-def test_no_record_moves_the_sums_farther_than_stated(label, predicted, second, other):
-    layout = ErrorSums(bound=1.5, publications=2, moments=True)
-    outputs = [Predictions(labels=np.array([value])) for value in (predicted, second)]
-    mine, none, another = (layout.count(np.array([y]), outputs) for y in (label, np.nan, other))
+def test_no_record_moves_the_sums_farther_than_stated(label, predicted, second, other, long):
+    layout = ErrorSums(bound=1.5, publications=2, moments=True, shortened=True)
+
+    def sums(y, shortened):
+        outputs = [Predictions(labels=np.array([value]), shortened=shortened) for value in (predicted, second)]
+        return layout.count(np.array([y]), outputs)
+
+    mine, none, another = (sums(y, np.array([long ^ (y is other)])) for y in (label, np.nan, other))
     for moved in (mine - none, mine - another):
         assert np.abs(moved).max() <= layout.change.largest
     assert (mine >= 0).all()
@@ -160,9 +179,12 @@ def test_no_record_moves_the_sums_farther_than_stated(label, predicted, second, 
 
 def test_neighbours_attain_the_sensitivity_of_the_sums():
     """A right prediction and one that is off by 2Y or more, of every publication at once."""
-    layout = ErrorSums(bound=1.5, publications=3)
-    outputs = [Predictions(labels=np.array([-1.5]))] * 3
-    moved = layout.count(np.array([1.5]), outputs) - layout.count(np.array([-1.5]), outputs)
+    layout = ErrorSums(bound=1.5, publications=3, shortened=True)
+    wrong, right = (
+        layout.count(np.array([y]), [Predictions(labels=np.array([-1.5]), shortened=np.array([y > 0]))] * 3)
+        for y in (1.5, -1.5)
+    )
+    moved = wrong - right
     assert np.abs(moved).sum() == layout.change.l1
     assert (moved**2).sum() == layout.change.squared_l2
 
@@ -177,6 +199,20 @@ def test_errors_are_rounded_record_by_record_and_the_largest_where_it_is_not_fin
     assert not layout.count(tiny, [Predictions(labels=np.zeros(1000))]).any()
 
 
+def test_the_shortened_are_those_of_the_slots_that_are_there_publication_by_publication():
+    long = [np.array([True, True, False, True]), np.array([False, False, False, True])]
+    outputs = [Predictions(labels=np.zeros(4), confidences=np.full(4, 0.9), shortened=each) for each in long]
+    for layout, one in (
+        (ClassCounts(classes=2, publications=2, pairs=((0, 1),), shortened=True), 1),
+        (ErrorSums(bound=2.0, publications=2, moments=True, shortened=True), UNIT),
+    ):
+        without = replace(layout, shortened=False)
+        counts = layout.count(np.array([0, 1, 1, np.nan]), outputs)
+        assert [layout.shortened_by(counts, number) for number in (0, 1)] == [2 * one, 0]
+        assert counts.sum() == 2 * one + without.count(np.array([0, 1, 1, np.nan]), outputs).sum()
+        assert layout.shortened_by(layout.count(np.zeros(4), [None, outputs[1]]), 0) == 0, "it has no model"
+
+
 def test_the_moments_are_those_of_the_target():
     layout = ErrorSums(bound=2.0, publications=1, moments=True)
     counts = layout.count(np.array([-2.0, 1.0, 7.0]), [None])
@@ -186,7 +222,14 @@ def test_the_moments_are_those_of_the_target():
 # What a release says
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS, ErrorSums(bound=2.0, publications=3, moments=True)], ids=str)
+SUMS = [
+    ErrorSums(bound=2.0, publications=3),
+    ErrorSums(bound=2.0, publications=1, moments=True),
+    ErrorSums(bound=2.0, publications=3, moments=True, shortened=True),
+]
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, *SUMS], ids=str)
 def test_a_layout_is_read_back_from_what_a_release_says(layout):
     model = layout.described() | {"of": ["name"] * layout.publications}
     assert described_counts(model) == layout
@@ -221,11 +264,7 @@ def test_other_counts_are_not_read():
         described_counts({"of": ["a"], "counts": "words"})
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [*LAYOUTS, ErrorSums(bound=2.0, publications=3), ErrorSums(bound=2.0, publications=1, moments=True)],
-    ids=str,
-)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *SUMS], ids=str)
 def test_verify_recomputes_the_same_change_from_what_a_release_says(layout):
     model = layout.described() | {"of": [f"p{number}" for number in range(layout.publications)]}
     noise = calibrate(Currency.PURE, layout.change, charge=1.0, dimension=layout.size)

@@ -1,0 +1,39 @@
+"""Predictions of released models: which records a model shortens to its norm."""
+
+import numpy as np
+import pytest
+
+from service.learning.records import are_longer
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.evaluation.predicting import predictions
+from service.streams.feature_maps.feature_map import FeatureMap
+from service.streams.schema import StreamSchema
+
+NORM = 2.0
+CONFIGURATION = {
+    "mechanism": {"kind": "independent_batches", "batch": 8},
+    "learner": {"kind": "output_perturbation"},
+    "privacy": {"epsilon": 1, "delta": 0},
+}
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_records_longer_than_the_norm_are_shortened_and_those_of_that_norm_are_not(classes):
+    task = {"kind": "classification", "classes": classes}
+    schema = StreamSchema.model_validate({"features": 3, "task": task, "norm_bound": NORM})
+    description = build(schema, PublicationConfiguration.model_validate(CONFIGURATION)).model_description()
+    rng, lengths = np.random.default_rng(31), np.repeat([0.0, 0.5, 1.0, 1.001, 7.0, 1e30], 200)
+    direction = rng.normal(size=(len(lengths), 3))
+    x = (NORM * lengths[:, None] * direction / np.linalg.norm(direction, axis=1)[:, None]).astype(np.float32)
+    weights = np.zeros((1 if classes == 2 else classes, 4))  # one of the intercept
+    own = FeatureMap(description=None, input_features=3, steps=())
+    shortened = predictions(description, weights, own, x).shortened
+    assert shortened is not None
+    assert (shortened == (lengths > 1.0)).all()
+
+
+def test_a_row_that_is_not_finite_is_not_shortened():
+    x = np.array([[np.nan, 1.0], [np.inf, 0.0], [3.0, 4.0]])
+    assert are_longer(x, 4.9).tolist() == [False, False, True]
+    assert are_longer(np.full((1, 2), 1e300), 1.0).tolist() == [True], "its square is too large for a double"
