@@ -8,6 +8,7 @@ from typing import Any
 
 from service.ledger.verify.counted import change_of
 from service.ledger.verify.reading import read
+from service.ledger.verify.samples import is_of_its_sample
 from service.ledger.verify.sensitivities import least_sensitivity
 from service.privacy.accounting import events
 from service.privacy.accounting.composition import Slots
@@ -96,6 +97,8 @@ def paid_for(
         if row["noise"]["dimension"] != event.dimension(row["shape"]):
             yield f"{where}: its noise is not as long as what it is added to"
         records = slots_in(row["fit_start"], row["fit_stop"])
+        if not is_of_its_sample(event, publication.configuration, records):
+            yield f"{where}: its noise is for a sample of another size than its publication draws"
         currency = Currency.PURE if pure else Currency.ZCDP
         if event.cost(currency, _counted(row, records, of_units=unit is not None)) > paid:
             yield f"{where}: its noise costs more than its charge"
