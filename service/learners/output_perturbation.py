@@ -15,6 +15,7 @@ from service.learners.family import LinearFamily
 from service.learners.linear import Linear, LinearLearner
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.records import Records
+from service.learning.samples import read_sample
 from service.learning.solvers import Exact, exact_of_blocks
 from service.privacy.accounting.events import NoisySampledWeights, NoisyWeights
 from service.privacy.currency import Currency
@@ -98,12 +99,12 @@ class OutputPerturbation(Linear):
     The solver is `exact`, `psgd` or `gradient_descent`; each knows its own sensitivity. (A permutation that a solver
     draws is not a function of the records: for psgd the sensitivity is about two fits with the same one, `descent`.)
 
-    With a `sample` of h, a fit of a range of n > h slots is made of h of them, which the mechanism draws
+    With a `sample` of h, `release` draws h of a range's n > h slots, anew for each fit, and fits these
     (`privacy.sampling` has the proof). All of the above then holds for the h slots: the divisor is h, the sensitivity
-    that of h, and the noise is for the ε_h with which all n slots lose no more than the charge. That needs pure ε, and
-    a guarantee that holds for slots in any order. The exact minimiser, and the exact iterates of gradient descent, are
-    the same in each order, and so the computed ones are within the sensitivity, which counts their rounding; psgd puts
-    the slots into a random order itself.
+    that of h, and the noise is for the ε_h with which all n slots lose no more than the charge. The proof needs pure ε,
+    and a guarantee that holds for slots in any order. The exact minimiser, and the exact iterates of gradient descent,
+    are the same in each order, and so the computed ones are within the sensitivity, which counts their rounding; psgd
+    puts the slots into a random order itself.
 
     Where it differs from Algorithm 3: the mean is over the n slots the fit reads, not over b_0 (line 2 as printed
     would let a record's loss grow without end); the regulariser is (α/2)‖w - c‖², so that α is the strong convexity;
@@ -152,15 +153,17 @@ class OutputPerturbation(Linear):
         return NoisySampledWeights(noise=noise, sensitivity=sensitivity, sample=drawn)
 
     def release(self, records: Records | Blocks, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
-        """Return `fit` and noise. n: how many slots it is made of, h where they are a sample of the range."""
-        if isinstance(perturbation, NoisySampledWeights) and n != perturbation.sample:
-            raise ValueError("the noise is for a sample of another number of slots")
+        """Return `fit` and noise: the fit of all n slots, or of a sample that is drawn here."""
+        if self.sample is not None:
+            records, n = read_sample(records, n, self.sample, self.features), self.drawn_of(n) or n
+        if n != getattr(perturbation, "sample", n):
+            raise ValueError("the noise is for a sample of another size")
         return noises.add(self.fit(records, n, center), perturbation.noise)
 
     @property
-    def reads_blocks(self) -> bool:
+    def takes_blocks(self) -> bool:
         """Whether `release` takes blocks of records, which are never all in memory."""
-        return isinstance(self.solver, Exact)
+        return isinstance(self.solver, Exact) or self.sample is not None
 
     def sensitivity(self, records: int, center: Floats | None = None) -> float:
         """Return how far one record moves a fit of n slots near `center`, rounded up; public. May raise Inaccurate.

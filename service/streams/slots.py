@@ -69,12 +69,8 @@ class EvaluationSlots:
         """Return how many training slots are below a slot."""
         return self.training(0, slot)
 
-    @overload
-    def training_slot(self, number: int) -> int: ...
-    @overload
-    def training_slot(self, number: NDArray[np.int64]) -> NDArray[np.int64]: ...
-    def training_slot(self, number: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
-        """Return the training slot of that number, or of each. ValueError if every slot is evaluated."""
+    def training_slot(self, number: int) -> int:
+        """Return the training slot of that number. ValueError if every slot is evaluated."""
         if self.period == 1:
             raise ValueError("every slot is evaluated: there is no training slot")
         return number + number // (self.period - 1)
@@ -109,13 +105,6 @@ class TrainingSlots:
     def least(self, length: int) -> int:
         """Return the least n of a range of that length, wherever it starts."""
         return length if self.evaluation is None else self.evaluation.least_training(length)
-
-    def numbered(self, start: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the training slots that have these numbers among those from `start` on, the first one having 0."""
-        if self.evaluation is None:
-            return start + numbers
-        before = self.evaluation.training_before(self.start + start)
-        return self.evaluation.training_slot(before + numbers) - self.start
 
     def among(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Return which slots of [start, stop) are training slots, (stop - start,)."""

@@ -123,7 +123,7 @@ def reach(noise: Mapping[str, Any], records: int, error: float) -> float | None:
 
     v is chosen without looking at the release. None: nothing is known.
     """
-    if noise["added_to"] in ("weights", "sampled_weights"):
+    if noise["added_to"] == "weights":
         return _of_weights(noise, error)
     if noise["added_to"] == "objective":
         tilt = noise["scale"] * _longest(noise["dimension"], error / 2) / (records * noise["regularization"])

@@ -5,10 +5,10 @@ every `Release` of the infinite run, with its noise. Over the whole run one reco
 an adversary chooses the records adaptively: an ε (currency PURE) or a ρ (ZCDP), hence (ε, δ).
 
 Why. A fit reads a range fixed by the schedule alone; its centre is an earlier release, never an exact minimiser, so
-given the past its output depends on that range only. The learner keeps to its charge, and rounds the scale of its
-noise up for that; where a fit is made of a secret sample of the range, drawn anew for each fit, it keeps to it on
-average over the samples (`privacy.sampling`). The charge is share·capacity rounded down; and the shares of the fits
-that read one record add up to at most 1 in exact arithmetic. The ledger theorem (paper-audit.md L1) does the rest.
+given the past its output depends on that range only, also where it is made of a secret sample of the range, drawn anew
+for each fit. The learner keeps to its charge, and rounds the scale of its noise up for that; the charge is
+share·capacity rounded down; and the shares of the fits that read one record add up to at most 1 in exact arithmetic.
+The ledger theorem (paper-audit.md L1) does the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from service.learning.sums import MOST_WEIGHTS
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
 from service.mechanisms.on_schedule import OnSchedule, PlannedLearner
-from service.mechanisms.scheduled.samples import read_sample
 from service.mechanisms.timing import LARGE_BYTES, bytes_at_once
 from service.mechanisms.units import NotForUnits, of_fits
 
@@ -70,13 +69,13 @@ class Fitting(OnSchedule):
         for fit in self.schedule.fits(time):
             parent = self._parent(fit, models)
             center = parent.parameters if parent else self.origin
-            present = self._sampled(fit, read) or self._opened(fit) or read(fit.start, fit.end)
+            present = self._opened(fit) or read(fit.start, fit.end)
             records = self.slots_of(fit) if present.units is None else present.units
             if not records:  # no slot of any unit counts there
                 continue
             charge = self._charge(fit.share)
             perturbation = self.learner.perturbation(self.currency, charge, records, center)
-            parameters = self.learner.release(present, self.drawn_of(records) or records, center, perturbation)
+            parameters = self.learner.release(present, records, center, perturbation)
             model = Model(version=next_version + len(releases), parameters=parameters)
             models[fit.depth :] = [model]
             releases.append(
@@ -94,16 +93,6 @@ class Fitting(OnSchedule):
                 )
             )
         return Step(releases=tuple(releases), chain=tuple(models))
-
-    def drawn_of(self, slots: int) -> int | None:  # noqa: ARG002
-        """Return how many slots a fit draws of a range of so many, and is made of; None: it is made of all."""
-        return None
-
-    def _sampled(self, fit: Fit, read: Callable[[int, int], Records]) -> Records | None:
-        """Return the records of a fit's sample; None: none is drawn of a range as long."""
-        if (drawn := self.drawn_of(fit.end - fit.start)) is None:
-            return None
-        return read_sample(read, self.training, fit.start, fit.end, drawn, self.learner.shape[1])
 
     def _opened(self, fit: Fit) -> Blocks | None:
         """Return the records of a fit as blocks; None: they are read at once."""
@@ -129,18 +118,10 @@ class Scheduled(Fitting, LinearMechanism):
 
     learner: LinearModelLearner
 
-    def drawn_of(self, slots: int) -> int | None:
-        """Return how many slots a fit draws of a range of so many, and is made of; None: it is made of all."""
-        return self.learner.drawn_of(slots) if isinstance(self.learner, OutputPerturbation) else None
-
     def reads_blocks(self, records: int) -> bool:
-        """Return whether a fit of so many slots is made of blocks. Public: by what it would need at once.
-
-        A fit of a sample keeps that in memory, and reads everything else once.
-        """
+        """Return whether a fit of so many slots is made of blocks. Public: by what it would need at once."""
         learner = self.learner
-        able = isinstance(learner, OutputPerturbation) and learner.reads_blocks and learner.dimension <= MOST_WEIGHTS
-        able = able and self.drawn_of(records) is None
+        able = isinstance(learner, OutputPerturbation) and learner.takes_blocks and learner.dimension <= MOST_WEIGHTS
         return able and self.unit is None and bytes_at_once(records, self.learner.shape[1]) > LARGE_BYTES
 
     def check_units(self) -> None:
