@@ -44,7 +44,7 @@ class OutputPerturbationLearner(LinearLearner):
         None,
         exclude_if=lambda sample: sample is None,
         description="h: a fit of a range of more slots draws h of them at random, in secret, and is made of these "
-        "alone. That saves time, and no budget. It needs delta = 0, and a stream without units",
+        "alone, which saves time and no budget. It needs delta = 0, and a stream without units",
     )
 
     @model_validator(mode="after")

@@ -267,8 +267,8 @@ def test_nobody_can_tell_two_records_apart_by_a_fit_of_a_sample():
     def hits(first):
         x = np.array([[first]] + [[-1.0]] * (slots - 1), dtype=np.float32)
         read = Records(x=x, y=np.ones(slots, dtype=np.int64))
-        found = [scheduled.step(slots, (), 1, lambda *_: read).releases[0].parameters[0, 0] for _ in range(runs)]
-        return np.array(found) > line
+        steps = (scheduled.step(slots, (), 1, lambda *_: read) for _ in range(runs))
+        return np.array([step.releases[0].parameters[0, 0] for step in steps]) > line
 
     least = chance.least_loss_without_gaussians(hits(1.0), hits(-1.0), scheduled.currency)
     chance.assert_loses_no_more(least, scheduled.capacity)

@@ -97,13 +97,13 @@ def of_a_sample(sample=4, slots=16):
 def test_a_release_of_a_sample_costs_what_the_sample_says():
     mechanism, configuration, release = of_a_sample()
 
-    def found(**changed):
+    def changed_to(**changed):
         return findings(mechanism, release, configuration, (release.charge, None), **changed)
 
-    assert found() == []
-    assert found(sample=3) == [ANOTHER_SIZE], "as if fewer were drawn, which costs less"
-    assert found(sample=5) == [ANOTHER_SIZE, COSTS_MORE]
-    assert found(scale=0.99 * release.perturbation.noise.scale) == [COSTS_MORE]
+    assert changed_to() == []
+    assert changed_to(sample=3) == [ANOTHER_SIZE], "as if fewer were drawn, which costs less"
+    assert changed_to(sample=5) == [ANOTHER_SIZE, COSTS_MORE]
+    assert changed_to(scale=0.99 * release.perturbation.noise.scale) == [COSTS_MORE]
 
 
 def test_a_release_that_hides_its_sample_is_a_finding():

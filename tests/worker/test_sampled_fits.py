@@ -22,7 +22,7 @@ CONFIGURATION = {
     "privacy": {"epsilon": 1, "delta": 0},
 }
 SAMPLED = [("sampled_weights", SAMPLE, (0, BATCH)), ("weights", None, (BATCH, 27))]
-"""Of the first 24 slots 16 are training slots, of the next three two: fewer than a sample."""
+"""The first 24 slots have 16 training slots, the next three have two, fewer than a sample."""
 
 
 def columns(start, stop):
