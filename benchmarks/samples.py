@@ -3,8 +3,8 @@
     PERENNIAL_DATA_DIR=… OPENBLAS_NUM_THREADS=1 python -m benchmarks.samples [--runs 3]
 
 Forest cover (7 classes, 54 columns scaled by public constants): models of 10⁶ records, which are 500,000 twice in a
-random order, or of a sample of them; at pure ε; their accuracy on the other 81,012. Times are processor time of one fit,
-records in memory.
+random order, or of a sample of them; at pure ε; their accuracy on the other 81,012. Times are processor time of one
+fit, records in memory.
 """
 
 from __future__ import annotations

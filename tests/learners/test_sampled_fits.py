@@ -25,6 +25,7 @@ from service.privacy.currency import Currency
 from service.privacy.sampling import epsilon_of_sample
 from service.streams.schema import StreamSchema
 from tests import chance
+from tests.docs.pages import page
 
 SLOTS, DRAWN = 12, 4
 SCHEMA = {"features": 2, "task": {"kind": "classification", "classes": 2}}
@@ -204,3 +205,13 @@ def test_a_fit_of_a_sample_takes_as_long_as_its_sample_and_one_reading():
     in_blocks = fit_cost(size["sampled"], 10**6, in_blocks=True)
     assert in_blocks.bytes == BYTES_OF_BLOCKS + bytes_at_once(10**5, 3)
     assert in_blocks.seconds == sampled.seconds
+
+
+@pytest.mark.parametrize(("times", "lengths"), [(10, "1.04 | 1.39 | 3.45"), (100, "1.44 | 4.09 | 19.4")])
+def test_the_page_says_how_much_longer_noise_is(times, lengths):
+    assert f"| n = {times}·h | {lengths} |" in page("learners/output_perturbation.md")
+    for epsilon, expected in zip((0.01, 0.1, 1.0), map(float, lengths.split(" | ")), strict=True):
+        of_sample, of_all = (
+            learner(sample).perturbation(Currency.PURE, epsilon, 4 * times).noise.scale for sample in (4, None)
+        )
+        assert of_sample / of_all == pytest.approx(expected, rel=5e-3)
