@@ -71,12 +71,18 @@ def _with_constants(name: str, scaled: Callable[[], tuple[Features, Labels, int]
 
 
 def _covtype() -> Data:
-    """Forest cover, the first 100,000 of 54 columns; public constants from its documentation's ranges."""
+    """Forest cover, the first 100,000."""
+    x, public, y = covtype()
+    return Data(x[:100_000], public[:100_000], y[:100_000], 1000, 10_000)
+
+
+def covtype() -> tuple[Features, Features, Labels]:
+    """Return 54 columns as they come, the same by public constants from their documentation's ranges, and labels."""
     arrays = load("covtype", WHERE)
-    x, y = arrays["X"][:100_000].astype(np.float32), arrays["y"][:100_000].astype(np.int64)
+    x, y = arrays["X"].astype(np.float32), arrays["y"].astype(np.int64)
     middle = np.array([2800, 180, 15, 250, 50, 2000, 210, 220, 140, 2000] + [0] * 44)
     spread = np.array([300, 100, 8, 200, 60, 1500, 30, 20, 40, 1300] + [1] * 44)
-    return Data(x, np.clip((x - middle) / spread, -3, 3).astype(np.float32), y - y.min(), 1000, 10_000)
+    return x, np.clip((x - middle) / spread, -3, 3).astype(np.float32), y - y.min()
 
 
 def _titles() -> Data:

@@ -10,13 +10,17 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.inputs.fields import Count, Steps
+from service.inputs.refused import Refused
 from service.learners.family import LinearFamily
 from service.learners.linear import Linear, LinearLearner
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.records import Records
+from service.learning.samples import read_sample
 from service.learning.solvers import Exact, exact_of_blocks
-from service.privacy.accounting.events import NoisyWeights
+from service.privacy.accounting.events import NoisySampledWeights, NoisyWeights
+from service.privacy.currency import Currency
 from service.privacy.noise import additive as noises
+from service.privacy.sampling import epsilon_of_sample
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
     from service.learning.solvers import Setting
     from service.learning.sums import Blocks
     from service.privacy.accounting.events import AddedNoise
-    from service.privacy.currency import Currency
 
 
 class OutputPerturbationLearner(LinearLearner):
@@ -37,6 +40,12 @@ class OutputPerturbationLearner(LinearLearner):
     passes: Annotated[Steps | None, Field(description="psgd: how often every record is read; default 10")] = None
     batch: Annotated[Count | None, Field(description="psgd: most records a step reads; default 32")] = None
     steps: Annotated[Steps | None, Field(description="gradient_descent: how many steps; default 100")] = None
+    sample: Count | None = Field(
+        None,
+        exclude_if=lambda sample: sample is None,
+        description="h: a fit of a range of more slots draws h of them at random, in secret, and is made of these "
+        "alone, which saves time and no budget. It needs delta = 0, and a stream without units",
+    )
 
     @model_validator(mode="after")
     def _settings_of_the_solver(self) -> Self:
@@ -90,6 +99,13 @@ class OutputPerturbation(Linear):
     The solver is `exact`, `psgd` or `gradient_descent`; each knows its own sensitivity. (A permutation that a solver
     draws is not a function of the records: for psgd the sensitivity is about two fits with the same one, `descent`.)
 
+    With a `sample` of h, `release` draws h of a range's n > h slots, anew for each fit, and fits these
+    (`privacy.sampling` has the proof). All of the above then holds for the h slots: the divisor is h, the sensitivity
+    that of h, and the noise is for the ε_h with which all n slots lose no more than the charge. The proof needs pure ε,
+    and a guarantee that holds for slots in any order. The exact minimiser, and the exact iterates of gradient descent,
+    are the same in each order, and so the computed ones are within the sensitivity, which counts their rounding; psgd
+    puts the slots into a random order itself.
+
     Where it differs from Algorithm 3: the mean is over the n slots the fit reads, not over b_0 (line 2 as printed
     would let a record's loss grow without end); the regulariser is (α/2)‖w - c‖², so that α is the strong convexity;
     it covers every coordinate, the intercept too.
@@ -105,6 +121,8 @@ class OutputPerturbation(Linear):
 
     kind: ClassVar[str] = "output_perturbation"
     solver: Solver = field(default_factory=Exact)
+    sample: int | None = None
+    """h; None: a fit is made of its whole range"""
 
     @property
     def same_everywhere(self) -> bool:
@@ -117,24 +135,35 @@ class OutputPerturbation(Linear):
             "lipschitz": self.setting(origin).lipschitz,
             "strong_convexity": self.regularization,
             **self.solver.describe(),
+            **({} if self.sample is None else {"sample": self.sample}),
         }
 
-    def perturbation(
-        self, currency: Currency, charge: float, records: int, center: Floats | None = None
-    ) -> NoisyWeights:
-        """Return noise for the fitted weights."""
-        sensitivity = self.sensitivity(records, center)
-        noise = noises.calibrate(currency, sensitivity=sensitivity, charge=charge, dimension=self.dimension)
-        return NoisyWeights(noise=noise, sensitivity=sensitivity)
+    def drawn_of(self, slots: int) -> int | None:
+        """Return h where a fit of a range of so many slots is made of a sample of them; None: it is made of all."""
+        return self.sample if self.sample is not None and self.sample < slots else None
+
+    def perturbation(self, currency: Currency, charge: float, records: int, center: Floats | None = None) -> AddedNoise:
+        """Return noise for the fitted weights of a range of n = `records` slots, or of a sample of them."""
+        drawn = self.drawn_of(records)
+        sensitivity = self.sensitivity(drawn or records, center)
+        spent = charge if drawn is None else epsilon_of_sample(charge, drawn, records)
+        noise = noises.calibrate(currency, sensitivity=sensitivity, charge=spent, dimension=self.dimension)
+        if drawn is None:
+            return NoisyWeights(noise=noise, sensitivity=sensitivity)
+        return NoisySampledWeights(noise=noise, sensitivity=sensitivity, sample=drawn)
 
     def release(self, records: Records | Blocks, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
-        """Return `fit` and noise."""
+        """Return `fit` and noise: the fit of all n slots, or of a sample that is drawn here."""
+        if self.sample is not None:
+            records, n = read_sample(records, n, self.sample, self.features), self.drawn_of(n) or n
+        if n != getattr(perturbation, "sample", n):
+            raise ValueError("the noise is for a sample of another size")
         return noises.add(self.fit(records, n, center), perturbation.noise)
 
     @property
-    def reads_blocks(self) -> bool:
+    def takes_blocks(self) -> bool:
         """Whether `release` takes blocks of records, which are never all in memory."""
-        return isinstance(self.solver, Exact)
+        return isinstance(self.solver, Exact) or self.sample is not None
 
     def sensitivity(self, records: int, center: Floats | None = None) -> float:
         """Return how far one record moves a fit of n slots near `center`, rounded up; public. May raise Inaccurate.
@@ -157,8 +186,13 @@ class OutputPerturbation(Linear):
         return self.solver.solve(self.setting(center), rows, entering.y, n, center, entering.unit_shares())
 
 
-def _build(linear: Linear, settings: OutputPerturbationLearner, currency: Currency) -> OutputPerturbation:  # noqa: ARG001
-    return OutputPerturbation(**vars(linear), solver=_solver(settings))
+def _build(linear: Linear, settings: OutputPerturbationLearner, currency: Currency) -> OutputPerturbation:
+    if settings.sample is not None and currency is not Currency.PURE:
+        raise Refused(
+            "learner.sample",
+            "what a sample costs is proved for pure epsilon alone: leave sample out, or set privacy.delta to 0",
+        )
+    return OutputPerturbation(**vars(linear), solver=_solver(settings), sample=settings.sample)
 
 
 def _solver(settings: OutputPerturbationLearner) -> Solver:
@@ -174,7 +208,8 @@ FAMILY = LinearFamily(
     settings=OutputPerturbationLearner,
     source="paper A, Algorithms 1 and 3",
     summary="on the fitted weights",
-    examples={solver: EXAMPLE | {"solver": solver} for solver in ("exact", "psgd", "gradient_descent")},
+    examples={solver: EXAMPLE | {"solver": solver} for solver in ("exact", "psgd", "gradient_descent")}
+    | {"exact, of a sample": EXAMPLE | {"solver": "exact", "sample": 6}},
     build=_build,
     accuracy_setting="learner.regularization",
 )

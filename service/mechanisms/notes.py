@@ -129,7 +129,8 @@ def noise_ratio(fit: Mapping[str, Any]) -> float | None:
         return None
     stated = fit.get("at_least") or {"scale": noise.get("scale"), "sensitivity": fit["sensitivity"]}
     spread = math.sqrt(noise["dimension"]) if noise["distribution"] == "spherical_laplace" else 1.0
-    moved: float = math.sqrt(noise.get("steps") or 1) * fit["records"] * stated["sensitivity"] / 2
+    read = noise.get("sample") or fit["records"]
+    moved: float = math.sqrt(noise.get("steps") or 1) * read * stated["sensitivity"] / 2
     return float(stated["scale"]) * spread / moved
 
 

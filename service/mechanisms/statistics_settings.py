@@ -21,6 +21,8 @@ def statistics_model(context: BuildContext, mechanism: str) -> tuple[Linear, Lin
     settings = settings_of(OUTPUT, context, f"{mechanism} takes no noisy steps and tilts nothing")
     if settings.solver != "exact":
         raise Refused("learner.solver", f"{mechanism} solves from statistics: leave it out")
+    if settings.sample is not None:
+        raise Refused("learner.sample", f"{mechanism} adds up the statistics of all records: leave it out")
     if settings.regularization != LinearLearner.model_fields["regularization"].default:
         raise Refused("learner.regularization", f"{mechanism} says how strong its pull is: set mechanism.ridge")
     if isinstance(linear.loss, HuberHinge):

@@ -47,11 +47,20 @@ def fit_size(plan: Mapping[str, Any]) -> FitSize:
         encoder=model.get("encoder", {}).get("dimension", 0),
         passes=max(each or 0 for each in stated),
         descent_passes=model.get("passes") or 0,
+        sample=model.get("sample") or 0,
     )
 
 
 def fit_cost(size: FitSize, records: int, *, in_blocks: bool = False) -> Cost:
-    """Return what a fit of so many records may take; `in_blocks`: they are never all in memory."""
+    """Return what a fit of so many records may take; `in_blocks`: they are never all in memory.
+
+    A fit of a sample reads all records once, and solves for those that it drew.
+    """
+    if 0 < size.sample < records:
+        fitting = fit_cost(size, size.sample)
+        reading = records * (size.columns + PRODUCTS_OF_A_SCORE) / PRODUCTS_PER_SECOND
+        read_at_once = BYTES_OF_BLOCKS if in_blocks else bytes_at_once(records, size.columns)
+        return Cost(seconds=fitting.seconds + reading, bytes=fitting.bytes + read_at_once)
     weights = max(size.rows * (size.columns + PRODUCTS_OF_A_SCORE), size.encoder)
     passes = MOST_PASSES_OF_BLOCKS if in_blocks else size.passes or MOST_PASSES
     seconds = SECONDS_AT_LEAST + passes * records * weights / PRODUCTS_PER_SECOND

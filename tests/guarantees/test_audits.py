@@ -236,6 +236,44 @@ def test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database(privacy
     chance.assert_loses_no_more(least, scheduled.capacity)
 
 
+@pytest.mark.slow
+def test_nobody_can_tell_two_records_apart_by_a_fit_of_a_sample():
+    """All other slots hold the second record: then a sample without the first is as far from one with it as any can be.
+
+    Right noise shows all of ε = 1 to somebody who draws the line where the model of the first record is, and no more.
+    So many runs miss half the noise, or a sample that is counted twice, with probability below 1e-3.
+    """
+    slots, runs = 4, 4000
+    scheduled = build(
+        StreamSchema.model_validate({"features": 1, "task": {"kind": "classification", "classes": 2}}),
+        PublicationConfiguration.model_validate(
+            {
+                "mechanism": {"kind": "independent_batches", "batch": slots},
+                "learner": {
+                    "kind": "output_perturbation",
+                    "loss": "huber_hinge",
+                    "intercept": False,
+                    "regularization": 1e6,  # so that each record pulls with all its force
+                    "solver": "gradient_descent",
+                    "steps": 1,
+                    "sample": 1,
+                },
+                "privacy": {"epsilon": 1},
+            }
+        ),
+    )
+    line = scheduled.learner.sensitivity(1) / 2
+
+    def hits(first):
+        x = np.array([[first]] + [[-1.0]] * (slots - 1), dtype=np.float32)
+        read = Records(x=x, y=np.ones(slots, dtype=np.int64))
+        steps = (scheduled.step(slots, (), 1, lambda *_: read) for _ in range(runs))
+        return np.array([step.releases[0].parameters[0, 0] for step in steps]) > line
+
+    least = chance.least_loss_without_gaussians(hits(1.0), hits(-1.0), scheduled.currency)
+    chance.assert_loses_no_more(least, scheduled.capacity)
+
+
 @pytest.mark.parametrize("privacy", [pytest.param("pure", marks=pytest.mark.slow), "gaussian"])
 def test_nobody_can_tell_two_records_apart_by_a_preparation(privacy):
     """All other slots are empty, and the two records differ in the cell of both features."""

@@ -4,7 +4,7 @@ The minimiser is recomputed with scipy from the contract's formula, the scale fr
 nothing with the service but the released parents.
 """
 
-from math import sqrt
+from math import expm1, log1p, sqrt
 
 import numpy as np
 import pytest
@@ -169,3 +169,29 @@ def test_releases_of_permutation_sgd_are_its_last_iterate_with_the_stated_noise(
         step = scheduled.step(16, (), 1, lambda start, end: Records(x=x[start:end], y=np.ones(end - start)))
         sample.append((step.releases[0].parameters.ravel() - ideal) / first_scale)
     assert_law(np.array(sample), privacy)
+
+
+@pytest.mark.parametrize("solver", ["exact", "psgd"])
+def test_releases_of_a_sample_have_the_noise_of_its_size(solver):
+    """The sample is secret, so the records are all the same: any 4 of 16 have one and the same model."""
+    learner = {"kind": "output_perturbation", "regularization": ALPHA, "sample": 4}
+    if solver == "psgd":
+        learner |= {"solver": solver, "passes": 3, "batch": 4}
+    scheduled = build(
+        StreamSchema.model_validate({"features": FEATURES, "task": {"kind": "classification", "classes": 2}}),
+        PublicationConfiguration.model_validate(
+            {"mechanism": BATCHES, "learner": learner | {"intercept_scale": sqrt(0.5)}, "privacy": PURE}
+        ),
+    )
+    x = np.zeros((16, FEATURES), dtype=np.float32)
+    x[:, 3] = 1.0
+    row = np.zeros(FEATURES + 1)
+    row[[3, -1]] = sqrt(0.5)
+    origin = np.zeros((1, FEATURES + 1))
+    ideal = minimiser(x, np.ones(16, int), 16, 2, origin).ravel() if solver == "exact" else stochastic(row, 1, 4, 3, 4)
+    of_four = 2 / (ALPHA * 4 * log1p(16 / 4 * expm1(1.0)))  # 2L/(αh·ε_h)
+    sample = []
+    for _ in range(24):
+        step = scheduled.step(16, (), 1, lambda start, end: Records(x=x[start:end], y=np.ones(end - start, int)))
+        sample.append((step.releases[0].parameters.ravel() - ideal) / of_four)
+    assert_law(np.array(sample), PURE)

@@ -28,6 +28,7 @@ OBJECTIVE, NOISY = {"kind": "objective_perturbation"}, {"kind": "noisy_gradient_
 PURE, GAUSSIAN = {"epsilon": 1}, {"epsilon": 1.5, "delta": 1e-6}
 LEADER = {"kind": "online_leader", "batch": 8}
 TASKS = {"kind": "lifelong", "task_size": [16, 24], "batch": 8}
+SAMPLE = "of a sample"
 ENCODER = "tasks, encoder"  # needs the extra `deep`
 ACTIVE = {"kind": "active_learning", "batching": "fixed_window", "size": 4}
 FOURIER = {"kind": "compose", "maps": [{"kind": "center"}, {"kind": "random_fourier", "features": 5}]}
@@ -57,6 +58,7 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
         if "encoder" not in name
     },
     "psgd": (TWO, PSGD, MECHANISMS["multi_resolution"], PURE),
+    SAMPLE: (THREE, EXACT | {"sample": 3}, MECHANISMS["continual, equal"], PURE),
     "gradient descent": (THREE, DESCENT | {"steps": 7}, MECHANISMS["sliding_window"], GAUSSIAN),
     "objective": (TWO, OBJECTIVE, MECHANISMS["continual, equal"], PURE),
     "objective, gaussian": (THREE, OBJECTIVE | {"intercept": False}, MECHANISMS["independent_batches, warm"], GAUSSIAN),

@@ -59,7 +59,7 @@ def reason(mechanism, learner, loss, delta):
         return "learner.kind", "slope"
     if learner["kind"] == "noisy_gradient_descent" and not delta:
         return "learner.kind", "privacy.delta"
-    return None
+    return ("learner.sample", "privacy.delta to 0") if "sample" in learner and delta else None
 
 
 def reason_of_statistics(mechanism, learner, loss, delta):
@@ -67,6 +67,8 @@ def reason_of_statistics(mechanism, learner, loss, delta):
         return "learner.kind", "use output_perturbation"
     if learner["solver"] != "exact":
         return "learner.solver", "leave it out"
+    if "sample" in learner:
+        return "learner.sample", "leave it out"
     if loss[0] == "huber_hinge":
         return "learner.loss", "use logistic or softmax"
     if mechanism == "lifelong, agem":
@@ -78,7 +80,9 @@ def reason_of_statistics(mechanism, learner, loss, delta):
 
 
 def name(value):
-    return value.get("solver", value["kind"]) if isinstance(value, dict) else str(value)
+    if not isinstance(value, dict):
+        return str(value)
+    return value.get("solver", value["kind"]) + (", of a sample" if "sample" in value else "")
 
 
 def every_combination():

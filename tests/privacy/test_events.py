@@ -2,7 +2,7 @@
 
 import json
 from fractions import Fraction
-from math import log
+from math import exp, log
 
 import pytest
 
@@ -13,6 +13,7 @@ from service.privacy.noise.sparse_vector import STEPS
 
 GAUSSIAN = {"distribution": "gaussian", "scale": 4.0, "sensitivity": 2.0, "dimension": 3, "added_to": "weights"}
 LAPLACE = GAUSSIAN | {"distribution": "spherical_laplace"}
+SAMPLED = LAPLACE | {"added_to": "sampled_weights", "sample": 20}
 TILT = LAPLACE | {
     "added_to": "objective",
     "regularization": 0.5,
@@ -46,6 +47,7 @@ CANDIDATE = GAUSSIAN | {"distribution": "exponential_mechanism", "added_to": "ca
 COIN = {"law": "exponential", "epsilon": 0.5, "threshold": 0.75, "norm_bound": 1.0}
 ONE_OF_EACH = (
     GAUSSIAN,
+    SAMPLED,
     GAUSSIAN | {"added_to": "gradient_sums", "steps": 10},
     GAUSSIAN | {"added_to": "disjoint_gradient_sums"},
     GAUSSIAN | {"added_to": "running_sums", "factor": {"kind": "tree", "steps": 4}, "largest": 9.0},
@@ -59,6 +61,7 @@ ONE_OF_EACH = (
     COUNTS | {"added_to": "cell_counts"},
     {"added_to": "comparisons", "opened": 7, "scale": 3.0 * STEPS},
 )
+OF_A_FIFTH = log(1 + 0.2 * (exp(0.5) - 1))
 CURVED = 2 * log(1 + 3 / (2 * 100 * 0.5))
 
 
@@ -91,6 +94,8 @@ def test_every_event_is_tested_and_has_a_tag_of_its_own():
         (Currency.ZCDP, GAUSSIAN | {"added_to": "disjoint_gradient_sums"}, 0.125),
         (Currency.ZCDP, STATISTICS, 0.125 * 1.25),
         (Currency.PURE, STATISTICS | {"distribution": "spherical_laplace"}, 0.5 * 1.5),
+        pytest.param(Currency.PURE, SAMPLED, OF_A_FIFTH, id="weights of a sample"),
+        (Currency.ZCDP, SAMPLED, OF_A_FIFTH**2 / 2),
         (Currency.PURE, QUERY, 1 / 3),
         (Currency.ZCDP, QUERY | {"distribution": "discrete_gaussian"}, 1 / 18),
         (Currency.PURE, TILT, 0.5 + CURVED + 0.0625),
@@ -116,6 +121,9 @@ def test_the_cost_is_the_formulas(currency, noise, expected):
         (Currency.PURE, {name: TILT[name] for name in TILT if name != "curvature"}),
         (Currency.ZCDP, {name: STATISTICS[name] for name in STATISTICS if name != "factor"}),
         (Currency.PURE, {}),
+        (Currency.ZCDP, SAMPLED | {"distribution": "gaussian"}),
+        (Currency.PURE, LAPLACE | {"added_to": "sampled_weights"}),
+        *((Currency.PURE, SAMPLED | {"sample": sample}) for sample in (0, -1, 0.5, True, 100, 101)),
         (Currency.PURE, QUERY | {"distribution": "discrete_gaussian"}),
         (Currency.ZCDP, QUERY),
         (Currency.PURE, QUERY | {"instance": {"opened": 7, "scale": -2.0}}),

@@ -38,11 +38,15 @@ SUMS = {
 }
 
 
-def findings(mechanism, release, **changed):
-    """Return what is wrong with a release that states something else of its noise, but is charged for that."""
+def findings(mechanism, release, configuration=None, paid=(None, 100.0), **changed):
+    """Return what is wrong with a release that states something else of its noise, but is charged for that.
+
+    paid: its charge, an epsilon or a rho. configuration: of its publication, as far as it matters.
+    """
     start, stop = release.fit
     noise = release.perturbation.to_json() | changed
-    charged = {"publication_id": 1, "version": 1, "start": start, "stop": stop, "rho": 100.0}
+    epsilon, rho = paid
+    charged = {"publication_id": 1, "version": 1, "start": start, "stop": stop, "epsilon": epsilon, "rho": rho}
     row = {
         "version": 1,
         "fit_start": start,
@@ -52,7 +56,7 @@ def findings(mechanism, release, **changed):
         "shape": list(release.parameters.shape),
         **{f"charged_{name}": value for name, value in charged.items()},
     }
-    publication = SimpleNamespace(id=1, obligations={})
+    publication = SimpleNamespace(id=1, obligations={}, configuration=configuration or {"learner": None})
     return [*paid_for("here", publication, row, ALL_SLOTS.count, at_arrival=False)]
 
 
@@ -73,3 +77,44 @@ def test_weights_that_are_said_to_be_smaller_are_looked_at_with_the_sensitivity(
     (release,) = mechanism.step(8, (), 1, read).releases
     weights = release.perturbation.weights.to_json()
     assert findings(mechanism, release, weights=weights | {"label": 2 * weights["label"]}) == [f"here: {FINDING}"]
+
+
+COSTS_MORE = "here: its noise costs more than its charge"
+ANOTHER_SIZE = "here: its noise is for a sample of another size than its publication draws"
+
+
+def of_a_sample(sample=4, slots=16):
+    """Return a publication of fits of a sample, the configuration that it promises, and its first release."""
+    configuration = contract.configured(
+        {"kind": "independent_batches", "batch": slots}, {"kind": "output_perturbation", "sample": sample}, 0
+    )
+    mechanism = contract.built(SCHEMA, configuration)
+    read, _ = contract.reader(SCHEMA)
+    (release,) = mechanism.step(slots, (), 1, read).releases
+    return mechanism, configuration.stored(), release
+
+
+def test_a_release_of_a_sample_costs_what_the_sample_says():
+    mechanism, configuration, release = of_a_sample()
+
+    def changed_to(**changed):
+        return findings(mechanism, release, configuration, (release.charge, None), **changed)
+
+    assert changed_to() == []
+    assert changed_to(sample=3) == [ANOTHER_SIZE], "as if fewer were drawn, which costs less"
+    assert changed_to(sample=5) == [ANOTHER_SIZE, COSTS_MORE]
+    assert changed_to(scale=0.99 * release.perturbation.noise.scale) == [COSTS_MORE]
+
+
+def test_a_release_that_hides_its_sample_is_a_finding():
+    mechanism, configuration, release = of_a_sample()
+    hidden = findings(mechanism, release, configuration, (release.charge, None), added_to="weights")
+    assert hidden == [ANOTHER_SIZE, COSTS_MORE]
+    never_promised = findings(mechanism, release, None, (release.charge, None))
+    assert never_promised == [ANOTHER_SIZE]
+
+
+def test_a_range_no_longer_than_the_sample_has_none():
+    mechanism, configuration, release = of_a_sample(sample=16)
+    assert findings(mechanism, release, configuration, (release.charge, None)) == []
+    assert findings(mechanism, release, configuration, (release.charge, None), added_to="sampled_weights", sample=16)

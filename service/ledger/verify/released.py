@@ -8,10 +8,11 @@ from typing import Any
 
 from service.ledger.verify.counted import change_of
 from service.ledger.verify.reading import read
+from service.ledger.verify.samples import is_of_its_sample
 from service.ledger.verify.sensitivities import least_sensitivity
 from service.privacy.accounting import events
 from service.privacy.accounting.composition import Slots
-from service.privacy.accounting.events import AddedNoise, NoisyCounts, NoisyRunningSums
+from service.privacy.accounting.events import AddedNoise, NoisyCounts, NoisyRunningSums, PrivacyEvent
 from service.privacy.accounting.groups import UnitBound
 from service.privacy.accounting.obligations import AtArrival, WithEachRelease
 from service.privacy.accounting.unit_factors import factor_of
@@ -89,13 +90,8 @@ def paid_for(
     unit = publication.obligations.get("unit")
     try:
         event = events.from_json(row["noise"])
-        if isinstance(event, NoisyCounts) and event.change != change_of(event, row["model"], row["shape"]):
-            yield f"{where}: its noise is for counts that one record changes otherwise"
-        if isinstance(event, AddedNoise) and event.sensitivity < least_sensitivity(event, row["model"]):
-            yield f"{where}: its noise is for sums that one record moves less than it can"
-        if row["noise"]["dimension"] != event.dimension(row["shape"]):
-            yield f"{where}: its noise is not as long as what it is added to"
         records = slots_in(row["fit_start"], row["fit_stop"])
+        yield from _for_what_it_is_added_to(where, publication, row, event, records)
         currency = Currency.PURE if pure else Currency.ZCDP
         if event.cost(currency, _counted(row, records, of_units=unit is not None)) > paid:
             yield f"{where}: its noise costs more than its charge"
@@ -105,6 +101,20 @@ def paid_for(
                 yield f"{where}: its charge counts less often than all records of a unit may cost"
     except ValueError as problem:
         yield f"{where}: {problem}"
+
+
+def _for_what_it_is_added_to(
+    where: str, publication: Publication, row: Mapping[str, Any], event: PrivacyEvent, records: int
+) -> Iterator[str]:
+    """Yield what is wrong where the noise of a release of so many slots is not for what it was added to."""
+    if isinstance(event, NoisyCounts) and event.change != change_of(event, row["model"], row["shape"]):
+        yield f"{where}: its noise is for counts that one record changes otherwise"
+    if isinstance(event, AddedNoise) and event.sensitivity < least_sensitivity(event, row["model"]):
+        yield f"{where}: its noise is for sums that one record moves less than it can"
+    if row["noise"]["dimension"] != event.dimension(row["shape"]):
+        yield f"{where}: its noise is not as long as what it is added to"
+    if not is_of_its_sample(event, publication.configuration, records):
+        yield f"{where}: its noise is for a sample of another size than its publication draws"
 
 
 def _counted(row: Mapping[str, Any], records: int, *, of_units: bool) -> int:

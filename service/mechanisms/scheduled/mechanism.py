@@ -5,9 +5,10 @@ every `Release` of the infinite run, with its noise. Over the whole run one reco
 an adversary chooses the records adaptively: an ε (currency PURE) or a ρ (ZCDP), hence (ε, δ).
 
 Why. A fit reads a range fixed by the schedule alone; its centre is an earlier release, never an exact minimiser, so
-given the past its output depends on that range only. The learner keeps to its charge, and rounds the scale of its
-noise up for that; the charge is share·capacity rounded down; and the shares of the fits that read one record add up to
-at most 1 in exact arithmetic. The ledger theorem (paper-audit.md L1) does the rest.
+given the past its output depends on that range only, also where it is made of a secret sample of the range, drawn anew
+for each fit. The learner keeps to its charge, and rounds the scale of its noise up for that; the charge is
+share·capacity rounded down; and the shares of the fits that read one record add up to at most 1 in exact arithmetic.
+The ledger theorem (paper-audit.md L1) does the rest.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from service.inputs.refused import Refused
 from service.learners.noisy_gradient_descent import FAMILY as NOISY
 from service.learners.noisy_gradient_descent import NoisyGradientDescent
 from service.learners.objective_perturbation import ObjectivePerturbation
@@ -119,11 +121,13 @@ class Scheduled(Fitting, LinearMechanism):
     def reads_blocks(self, records: int) -> bool:
         """Return whether a fit of so many slots is made of blocks. Public: by what it would need at once."""
         learner = self.learner
-        able = isinstance(learner, OutputPerturbation) and learner.reads_blocks and learner.dimension <= MOST_WEIGHTS
+        able = isinstance(learner, OutputPerturbation) and learner.takes_blocks and learner.dimension <= MOST_WEIGHTS
         return able and self.unit is None and bytes_at_once(records, self.learner.shape[1]) > LARGE_BYTES
 
     def check_units(self) -> None:
-        """Raise NotForUnits unless the learner makes one contribution of all records of a unit."""
+        """Raise NotForUnits, or Refused, unless the learner makes one contribution of all records of a unit."""
+        if isinstance(self.learner, OutputPerturbation) and self.learner.sample is not None:
+            raise Refused("learner.sample", "a sample is of slots, and this stream protects units: leave it out")
         if not isinstance(self.learner, _TAKING_UNITS):
             raise NotForUnits(f"fits on a schedule need a learner that units enter once: use {NOISY.kind}")
 

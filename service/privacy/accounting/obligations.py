@@ -81,6 +81,12 @@ class FitSize:
     """how often a fit reads its records; 0: as often as they ask for"""
     descent_passes: int
     """how many of the passes take a step for few records"""
+    sample: int = 0
+    """how many slots at most a fit is made of, which it draws; 0: it is made of all"""
+
+    def to_json(self) -> dict[str, int]:
+        """Return the sizes as they are stored; the size of a sample only where there is one."""
+        return {name: size for name, size in vars(self).items() if name != "sample" or size}
 
     @classmethod
     def from_json(cls, content: Any) -> FitSize:
@@ -123,7 +129,7 @@ class Obligations:
                 "labelling": None if self.labelling is None else vars(self.labelling),
                 "cells": self.cells,
                 "ticks": self.ticks,
-                "fit": vars(self.fit),
+                "fit": self.fit.to_json(),
             }
             | ({} if self.slots is Slots.TRAINING else {"slots": self.slots.value})
         )

@@ -150,4 +150,4 @@ def a_joint_sensitivity_that_nobody_recomputes() -> None:
     """Noise for the counts of one publication is taken for that of all."""
     from service.ledger.verify import released
 
-    rewrite(released.paid_for, ("isinstance(event, NoisyCounts)", "False"))
+    rewrite(released._for_what_it_is_added_to, ("isinstance(event, NoisyCounts)", "False"))

@@ -12,6 +12,8 @@ from tests.mechanisms import cases
 
 _CLIPPED = "tests/learners/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
 _ENCODER = "tests/mechanisms/lifelong/test_encoder_pass.py"
+_SAMPLED = "tests/learners/test_sampled_fits.py"
+_OF_A_SAMPLE = f"{AUDIT.rpartition('::')[0]}::test_nobody_can_tell_two_records_apart_by_a_fit_of_a_sample"
 _APART = "tests/learners/test_output_perturbation.py::test_neighbours_are_never_further_apart"
 
 
@@ -191,3 +193,70 @@ def a_mean_over_the_labels_that_came() -> None:
         return true(self, records, max(1, int(np.isfinite(records.y).sum())), *more)
 
     wrap(ActiveGradient, "update", update)
+
+
+@bug(_OF_A_SAMPLE)
+def half_the_noise_of_a_sample() -> None:
+    """A scale that is halved, in a fit that draws its slots."""
+    from service.privacy.noise import additive as noise
+
+    wrap(noise, "calibrate", lambda true, *a, **k: (law := true(*a, **k)) and replace(law, scale=law.scale / 2))
+
+
+@bug(_OF_A_SAMPLE)
+def a_sample_that_is_counted_twice() -> None:
+    """The learner is told what a sample may spend, and makes more of it once again."""
+    from service.learners import output_perturbation
+
+    def twice(true: Any, charge: float, drawn: int, slots: int) -> float:
+        return float(true(true(charge, drawn, slots), drawn, slots))
+
+    wrap(output_perturbation, "epsilon_of_sample", twice)
+
+
+@bug(f"{_SAMPLED}::test_the_noise_of_a_sample_is_for_its_own_size_and_costs_all_slots_the_charge[exact]")
+def a_sample_that_is_counted_twice_in_a_charge() -> None:
+    """The same, as the ledger sees it."""
+    a_sample_that_is_counted_twice()
+
+
+@bug(f"{_SAMPLED}::test_each_slot_is_drawn_as_often_as_any_other_whether_it_is_empty_or_not[at once]")
+def a_sample_of_the_records_that_are_there() -> None:
+    """An empty slot is never drawn: the last record of a range would always be."""
+    from service.learning import samples
+
+    def read_sample(true: Any, records: Any, _slots: int, drawn: int, features: int) -> Any:
+        return true(records, len(records.y), drawn, features)
+
+    wrap(samples, "read_sample", read_sample)
+
+
+@bug("tests/guarantees/test_released_noise.py::test_releases_of_a_sample_have_the_noise_of_its_size[exact]")
+def a_sample_whose_mean_is_over_its_range() -> None:
+    """The sensitivity of all n slots, for a mean over the h that were drawn."""
+    from service.learners.output_perturbation import OutputPerturbation
+
+    wrap(OutputPerturbation, "sensitivity", lambda true, self, records, *center: true(self, max(records, 16), *center))
+
+
+@bug(f"{_SAMPLED}::test_a_release_is_of_a_fresh_sample_each_time[exact]")
+def a_sample_that_is_drawn_once() -> None:
+    """All fits of a range have the same sample: whatever was learnt of it makes the next fit cost more."""
+    from functools import cache
+
+    from service.privacy import sampling
+
+    sampling.draw = cache(sampling.draw)
+
+
+@bug("tests/privacy/test_sampling.py::test_a_sample_spends_all_of_a_charge_and_no_more")
+def what_a_sample_may_spend_to_the_nearest_double() -> None:
+    """Logarithms of doubles: a release costs more than its charge by the last digit."""
+    import math
+
+    from service.privacy import sampling
+
+    def nearest(_true: Any, charge: float, drawn: int, slots: int) -> float:
+        return math.log1p(slots / drawn * math.expm1(charge))
+
+    wrap(sampling, "epsilon_of_sample", nearest)

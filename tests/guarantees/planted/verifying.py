@@ -272,7 +272,7 @@ def a_sensitivity_that_is_taken_as_stated() -> None:
     """A release whose noise is for sums that no record moves far costs what it says."""
     from service.ledger.verify import released
 
-    rewrite(released.paid_for, ('event.sensitivity < least_sensitivity(event, row["model"])', "False"))
+    rewrite(released._for_what_it_is_added_to, ('event.sensitivity < least_sensitivity(event, row["model"])', "False"))
 
 
 _UNITS = "tests/worker/test_units.py"
@@ -300,3 +300,26 @@ def numbers_of_units_that_are_believed() -> None:
     from service.ledger.verify import unit_counts
 
     rewrite(unit_counts._releases, ("if number != units_there:", "if False:"))
+
+
+@bug("tests/store/test_verified_noise.py::test_a_release_of_a_sample_costs_what_the_sample_says")
+def a_sample_of_any_size() -> None:
+    """A release that says it drew fewer slots than its publication draws is believed to cost less."""
+    from service.ledger.verify import released
+
+    rewrite(
+        released._for_what_it_is_added_to,
+        ("not is_of_its_sample(event, publication.configuration, records)", "False"),
+    )
+
+
+@bug("tests/worker/test_sampled_fits.py::test_a_sample_is_of_training_slots_and_counts_empty_ones")
+def a_sample_whose_size_is_not_recorded() -> None:
+    """A release of a sample that says it was fitted to all slots."""
+    from service.learners import output_perturbation
+    from service.privacy.accounting.events import NoisyWeights
+
+    def unsaid(_true: Any, noise: Any, sensitivity: float, sample: int) -> NoisyWeights:
+        return NoisyWeights(noise=noise, sensitivity=sensitivity)
+
+    wrap(output_perturbation, "NoisySampledWeights", unsaid)

@@ -127,7 +127,9 @@ def test_of_output_perturbation_the_release_says_all_that_is_needed():
     assert effect.high[0, 0] == pytest.approx(1.959964 * perturbation.noise.scale, rel=1e-6)
 
 
-@pytest.mark.parametrize("added_to", ["gradient_sums", "running_sums", "statistics", "selected_gradients"])
+@pytest.mark.parametrize(
+    "added_to", ["gradient_sums", "running_sums", "statistics", "selected_gradients", "sampled_weights"]
+)
 def test_where_the_effect_of_noise_depends_on_records_nothing_is_said(added_to):
     _, law = stated(Currency.ZCDP, 1.0, 4)
     noise = law | {"added_to": added_to}

@@ -3,6 +3,7 @@
 | `added_to` | class | what was released | its cost |
 |---|---|---|---|
 | weights | `NoisyWeights` | values and noise | the noise's charge for the values' sensitivity |
+| sampled_weights | `NoisySampledWeights` | the same, of a secret sample of the slots | `sampling.cost_of_sample` |
 | gradient_sums | `NoisyGradientSums` | `steps` sums of gradients, each with noise of its own | `steps` times the same |
 | disjoint_gradient_sums | `NoisyDisjointGradientSums` | a sum for each batch; no record is in two | the charge, once |
 | running_sums | `NoisyRunningSums` | a running sum, with noise that later steps take back | that of the whole run |
@@ -36,6 +37,7 @@ from service.privacy.accounting.events.added_noise import (
     NoisyDisjointGradientSums,
     NoisyGradientSums,
     NoisyRunningSums,
+    NoisySampledWeights,
     NoisySecondMoments,
     NoisySelectedGradients,
     NoisyStatistics,
@@ -58,6 +60,7 @@ __all__ = [
     "NoisyDisjointGradientSums",
     "NoisyGradientSums",
     "NoisyRunningSums",
+    "NoisySampledWeights",
     "NoisySecondMoments",
     "NoisySelectedGradients",
     "NoisyStatistics",
@@ -73,6 +76,7 @@ EVENTS: dict[str, type[PrivacyEvent]] = {
     event.added_to: event
     for event in (
         NoisyWeights,
+        NoisySampledWeights,
         NoisyGradientSums,
         NoisyDisjointGradientSums,
         NoisyRunningSums,

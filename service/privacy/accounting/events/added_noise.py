@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from service.privacy import sampling
 from service.privacy.accounting.events.event import (
     Noise,
     PrivacyEvent,
@@ -16,6 +17,7 @@ from service.privacy.accounting.events.event import (
     noise_to_json,
     positive,
 )
+from service.privacy.currency import Currency
 from service.privacy.noise import running_sums, selection
 from service.privacy.sensitivity import StatisticsWeights
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from fractions import Fraction
 
-    from service.privacy.currency import Currency
     from service.privacy.noise import correlated
     from service.privacy.noise.correlated import Correlated
     from service.privacy.noise.running_sums import Factor
@@ -68,6 +69,30 @@ class NoisyWeights(AddedNoise):
     """`noise` was added to fitted weights."""
 
     added_to: ClassVar[str] = "weights"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisySampledWeights(AddedNoise):
+    """`noise` was added to weights that were fitted to a secret sample of the slots that are charged.
+
+    One record moves the weights of a sample that it is in by at most `sensitivity`. The noise is that of pure ε.
+    """
+
+    added_to: ClassVar[str] = "sampled_weights"
+    sample: int
+    """h, how many of the slots were drawn, and divided by (`privacy.sampling`)"""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the noise and the size of the sample."""
+        return super().to_json() | {"sample": self.sample}
+
+    @classmethod
+    def _fields(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        return super()._fields(content) | {"sample": count(content, "sample")}
+
+    def _cost(self, currency: Currency, records: int) -> Fraction:
+        of_sample = cost_of_noise(Currency.PURE, self.noise, self.sensitivity)
+        return currency.worth(sampling.cost_of_sample(of_sample, self.sample, records))
 
 
 @dataclass(frozen=True, kw_only=True)
