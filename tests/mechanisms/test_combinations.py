@@ -67,6 +67,8 @@ def reason_of_statistics(mechanism, learner, loss, delta):
         return "learner.kind", "use output_perturbation"
     if learner["solver"] != "exact":
         return "learner.solver", "leave it out"
+    if "score_noise" in learner:
+        return "learner.score_noise", "set mechanism.ridge"
     if loss[0] == "huber_hinge":
         return "learner.loss", "use logistic or softmax"
     if mechanism == "lifelong, agem":
@@ -78,7 +80,11 @@ def reason_of_statistics(mechanism, learner, loss, delta):
 
 
 def name(value):
-    return value.get("solver", value["kind"]) if isinstance(value, dict) else str(value)
+    return (
+        next((value[each] for each in ("score_noise", "solver", "kind") if each in value), None)
+        if isinstance(value, dict)
+        else str(value)
+    )
 
 
 def every_combination():
