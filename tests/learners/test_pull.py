@@ -175,3 +175,6 @@ def test_a_plan_says_what_its_pull_follows_from():
     assert learner["score_noise"] == SCORE_NOISE
     assert learner["least_strong_convexity"] == LEAST * 4
     assert "strong_convexity" not in learner
+    for fit in plan["fits"]:
+        least = 2 * learner["lipschitz"] / (fit["strong_convexity"] * fit["records"])
+        assert least <= fit["sensitivity"] <= least * 1.0001
