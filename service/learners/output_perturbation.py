@@ -6,10 +6,10 @@ How strong the pull α is where `score_noise` s says so; all of it public.
  - Where α is far above the curvature of the loss, the minimiser is c - (mean gradient)/α: its scores fall as 1/α too,
    and more pull gains nothing. Where α is far below, the scores stay, and less pull only adds noise. So α should be as
    small as the noise allows, and for a fit's own n and charge
-       α = max(LEAST·R², 2L·R·q/(n·s)):
+       α = max(LEAST·β, 2L·R·q/(n·s)):
    noise of s logits. Scores of a useful model are a logit and more, so noise of SCORE_NOISE, the default, changes few
    of its labels, and accuracy hardly differs between half and one and a half times that (benchmarks/README.md).
- - LEAST keeps fits short that nearly need no noise: β/α is at most 1/LEAST.
+ - LEAST keeps fits short that nearly need no noise: β, the smoothness of the loss, is at most 1/LEAST times α.
  - L of the squared loss falls as α grows, no faster than 1/√α. So each time that L is put into the formula, ln α comes
    at least twice as near to where it belongs, and SETTLED times are enough from anywhere; other losses need one.
 The sensitivity is computed for the α that this gives, whatever it is: the guarantee does not depend on the rule.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from service.privacy.accounting.events import AddedNoise
 
 SCORE_NOISE = 0.2
-LEAST = 0.001  # of α, beside norm_bound²
+LEAST = 1e-4  # of α, beside the loss's smoothness
 SETTLED = 64
 
 
@@ -204,7 +204,7 @@ class OutputPerturbation(Linear):
 
     @property
     def _least(self) -> float:
-        return LEAST * self.norm_bound**2
+        return LEAST * self.loss.smoothness(self.norm_bound)
 
     def _pulled(self, regularization: float | None, center: Floats | None) -> Setting:
         """Return the public side of a fit with that α; None: `regularization`."""

@@ -61,7 +61,7 @@ def test_noise_has_the_spread_that_is_asked_for(case, currency, bound, n, far):
     center = np.full(one.shape, far)
     made = one.perturbation(currency, 0.05, n, center)
     spread = bound * made.noise.expected_norm() / math.sqrt(one.dimension) / logit(one)
-    if made.regularization > LEAST * bound**2:
+    if made.regularization > LEAST * one.loss.smoothness(bound):
         assert spread == pytest.approx(SCORE_NOISE, rel=1e-3)
     else:
         assert n == 10**6
@@ -173,7 +173,7 @@ def test_a_plan_says_what_its_pull_follows_from():
     plan = build(STREAM, begun()).plan()
     learner = plan["model"]
     assert learner["score_noise"] == SCORE_NOISE
-    assert learner["least_strong_convexity"] == LEAST * 4
+    assert learner["least_strong_convexity"] == LEAST  # of a smoothness of 2²/4
     assert "strong_convexity" not in learner
     for fit in plan["fits"]:
         least = 2 * learner["lipschitz"] / (fit["strong_convexity"] * fit["records"])
