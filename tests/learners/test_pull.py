@@ -173,7 +173,7 @@ def test_a_plan_says_what_its_pull_follows_from():
     plan = build(STREAM, begun()).plan()
     learner = plan["model"]
     assert learner["score_noise"] == SCORE_NOISE
-    assert learner["least_strong_convexity"] == LEAST  # of a smoothness of 2²/4
+    assert learner["least_strong_convexity"] == pytest.approx(LEAST)  # of a smoothness of 2²/4
     assert "strong_convexity" not in learner
     for fit in plan["fits"]:
         least = 2 * learner["lipschitz"] / (fit["strong_convexity"] * fit["records"])
