@@ -84,7 +84,7 @@ def accuracies(
     stream: dict[str, Any], configuration: dict[str, Any], x: Features, y: Labels, runs: int
 ) -> tuple[list[float], list[float]]:
     """Return the accuracies of so many pairs of runs: with no slots set aside, and with every 20th."""
-    both = [publication(stream | more, configuration) for more in ({}, SET_ASIDE)]
+    both = [publication(stream | more, configuration, begun=True) for more in ({}, SET_ASIDE)]
     shares: tuple[list[float], list[float]] = [], []
     for run in range(runs):
         records = slice(run % EVERY, None)

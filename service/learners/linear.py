@@ -70,8 +70,11 @@ class LinearLearner(Shape):
             raise PydanticCustomError("no_intercept", "intercept_scale is a setting of an intercept: keep it")
         return self
 
-    def begun(self) -> Self:
-        """Return it with what a publication gets that begins now and does not say otherwise."""
+    def begun(self, *, of_fits: bool) -> Self:  # noqa: ARG002 - some learners' settings are of fits alone
+        """Return it with what a publication gets that begins now and does not say otherwise.
+
+        of_fits: whether each model is a fit of records, for a charge of its own.
+        """
         if not self.intercept or self.intercept_scale is not None or self.origin is not None:
             return self
         return self.model_copy(update={"intercept_scale": INTERCEPT_SCALE})

@@ -153,7 +153,7 @@ class PublicationConfiguration(PublicationSettings[Privacy]):
         if (begun := getattr(self.mechanism, "begun", None)) is not None:
             parts["mechanism"] = begun()
         if isinstance(self.learner, LinearLearner):
-            parts["learner"] = self.learner.begun()
+            parts["learner"] = self.learner.begun(of_fits=MECHANISMS.of(self.mechanism).takes_any_learner)
         return self.model_copy(update=parts)
 
     def stored(self) -> dict[str, Any]:

@@ -148,6 +148,11 @@ class MechanismFamily(Family[S]):
     offers: tuple[Offer, ...] = ()
 
     @property
+    def takes_any_learner(self) -> bool:
+        """Whether each model is a fit of records, by whichever learner."""
+        return self.takes is None
+
+    @property
     def takes_learner(self) -> bool:
         """Whether a publication of it needs a learner."""
         return self.takes != ()

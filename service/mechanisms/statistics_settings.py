@@ -25,6 +25,8 @@ def statistics_model(context: BuildContext, mechanism: str) -> tuple[Linear, Lin
         raise Refused("learner.sample", f"{mechanism} adds up the statistics of all records: leave it out")
     if settings.regularization != LinearLearner.model_fields["regularization"].default:
         raise Refused("learner.regularization", f"{mechanism} says how strong its pull is: set mechanism.ridge")
+    if settings.score_noise is not None:
+        raise Refused("learner.score_noise", f"{mechanism} says how strong its pull is: set mechanism.ridge")
     if isinstance(linear.loss, HuberHinge):
         raise Refused("learner.loss", "huber_hinge says too little at zero to be expanded: use logistic or softmax")
     return linear, settings

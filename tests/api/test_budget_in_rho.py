@@ -25,7 +25,8 @@ def ledger(service: Service, stream: str) -> dict:
 
 
 def noise(service: Service, stream: str, **privacy: float) -> float:
-    body = publication(stream, BLOCK) | {"privacy": privacy}
+    learner = {"kind": "output_perturbation", "regularization": 0.1}  # the same at every charge
+    body = publication(stream, BLOCK) | {"privacy": privacy, "learner": learner}
     return ok(service.client().post("/v1/plan", json=body))["fits"][0]["noise"]["scale"]
 
 

@@ -69,6 +69,7 @@ MECHANISMS = {
 PRIVACY = {"pure": {"epsilon": 2}, "gaussian": {"epsilon": 12, "delta": 1e-6}}
 LEARNERS = {
     "output_perturbation": {"regularization": 1.0},
+    "output_perturbation, score_noise": {"score_noise": 0.2},
     "objective_perturbation": {"regularization": 1.0},
     "noisy_gradient_descent": {"momentum": 0.0},
 }
@@ -80,6 +81,7 @@ CASES = {
     ("improving_black_box", "gaussian"): (32, 450),
     ("every block by itself", "pure"): (2, 1800),  # several charges of pure ε rarely show all of themselves at once
     ("every block by itself", "gaussian"): (2, 300),
+    ("every block by itself", "gaussian", "output_perturbation, score_noise"): (2, 300),
     ("every block by itself", "pure", "objective_perturbation"): (2, 1800),
     ("every block by itself", "gaussian", "objective_perturbation"): (2, 560),
     ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 330),
@@ -113,7 +115,9 @@ def test_every_mechanism_and_every_learner_is_audited():
     assert {each["kind"] for each in test_combinations.MECHANISMS.values()} == set(REGISTERED.kinds())
     combined = test_combinations.LEARNERS + test_combinations.OF_CATEGORIES
     assert {each["kind"] for each in combined} == set(REGISTERED_LEARNERS.kinds())
-    learners = {(*case, "output_perturbation")[2] for case in CASES} | {DATABASE["kind"]}  # by itself, below
+    learners = {(*case, "output_perturbation")[2].partition(",")[0] for case in CASES} | {
+        DATABASE["kind"]
+    }  # by itself, below
     assert learners == set(REGISTERED_LEARNERS.kinds())
 
 
@@ -124,7 +128,7 @@ def published(mechanism, privacy, learner="output_perturbation"):
         PublicationConfiguration.model_validate(
             {
                 "mechanism": MECHANISMS[mechanism],
-                "learner": {"kind": learner, "intercept": False} | _near(mechanism, learner),
+                "learner": {"kind": learner.partition(",")[0], "intercept": False} | _near(mechanism, learner),
                 "privacy": PRIVACY[privacy],
             }
         ),

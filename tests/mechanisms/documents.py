@@ -62,6 +62,7 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
     "gradient descent": (THREE, DESCENT | {"steps": 7}, MECHANISMS["sliding_window"], GAUSSIAN),
     "objective": (TWO, OBJECTIVE, MECHANISMS["continual, equal"], PURE),
     "objective, gaussian": (THREE, OBJECTIVE | {"intercept": False}, MECHANISMS["independent_batches, warm"], GAUSSIAN),
+    "score_noise": (THREE, EXACT | {"score_noise": 0.2}, MECHANISMS["sliding_window"], GAUSSIAN),
     "huber": (TWO, EXACT | {"loss": "huber_hinge"}, MECHANISMS["independent_batches"], GAUSSIAN),
     "noisy": (THREE, NOISY, MECHANISMS["scheduled_black_box"], GAUSSIAN),
     **{

@@ -16,6 +16,7 @@ IN_EITHER_CURRENCY = pytest.mark.parametrize("privacy", [GAUSSIAN, PURE], ids=["
 NOT_THE_LEARNERS = [
     ("learner.kind", {"kind": "objective_perturbation"}, {}),
     ("learner.kind", {"kind": "noisy_gradient_descent"}, {}),
+    ("learner.score_noise", {"score_noise": 0.5}, {}),
     ("learner.solver", {"solver": "psgd"}, {}),
     ("learner.regularization", {"regularization": 0.5}, {}),
     ("learner.loss", {"loss": "huber_hinge"}, {}),

@@ -69,6 +69,8 @@ def reason_of_statistics(mechanism, learner, loss, delta):
         return "learner.solver", "leave it out"
     if "sample" in learner:
         return "learner.sample", "leave it out"
+    if "score_noise" in learner:
+        return "learner.score_noise", "set mechanism.ridge"
     if loss[0] == "huber_hinge":
         return "learner.loss", "use logistic or softmax"
     if mechanism == "lifelong, agem":
@@ -82,7 +84,8 @@ def reason_of_statistics(mechanism, learner, loss, delta):
 def name(value):
     if not isinstance(value, dict):
         return str(value)
-    return value.get("solver", value["kind"]) + (", of a sample" if "sample" in value else "")
+    own = "score_noise" if "score_noise" in value else value.get("solver", value["kind"])
+    return own + (", of a sample" if "sample" in value else "")
 
 
 def every_combination():

@@ -20,7 +20,7 @@ from service.inputs.refused import Refused
 from service.learners.noisy_gradient_descent import FAMILY as NOISY
 from service.learners.noisy_gradient_descent import NoisyGradientDescent
 from service.learners.objective_perturbation import ObjectivePerturbation
-from service.learners.output_perturbation import OutputPerturbation
+from service.learners.output_perturbation import NoisyFit, OutputPerturbation
 from service.learning.sums import MOST_WEIGHTS
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
@@ -123,6 +123,14 @@ class Scheduled(Fitting, LinearMechanism):
         learner = self.learner
         able = isinstance(learner, OutputPerturbation) and learner.takes_blocks and learner.dimension <= MOST_WEIGHTS
         return able and self.unit is None and bytes_at_once(records, self.learner.shape[1]) > LARGE_BYTES
+
+    def _pattern(self, pattern: Pattern) -> dict[str, Any]:
+        """Return a kind of fit as JSON, with its pull where that is known and not the same for all fits."""
+        planned = self._planned(pattern)
+        own = isinstance(self.learner, OutputPerturbation) and self.learner.score_noise is not None
+        if not (own and isinstance(planned, NoisyFit)) or self.unknown(pattern) is not None:
+            return super()._pattern(pattern)
+        return super()._pattern(pattern) | {"strong_convexity": planned.regularization}
 
     def check_units(self) -> None:
         """Raise NotForUnits, or Refused, unless the learner makes one contribution of all records of a unit."""

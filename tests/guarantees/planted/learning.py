@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, wrap
+from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, rewrite, wrap
 from tests.mechanisms import cases
 
 _CLIPPED = "tests/learners/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
 _ENCODER = "tests/mechanisms/lifelong/test_encoder_pass.py"
 _SAMPLED = "tests/learners/test_sampled_fits.py"
 _OF_A_SAMPLE = f"{AUDIT.rpartition('::')[0]}::test_nobody_can_tell_two_records_apart_by_a_fit_of_a_sample"
+_PULLED = "tests/learners/test_pull.py"
 _APART = "tests/learners/test_output_perturbation.py::test_neighbours_are_never_further_apart"
 
 
@@ -31,6 +32,22 @@ def the_half_of_the_exponential_mechanism() -> None:
     from service.learners import small_database
 
     wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 2))
+
+
+@bug(f"{_PULLED}::test_a_release_is_the_fit_that_its_noise_is_for")
+def a_fit_that_is_pulled_less_than_its_noise_says() -> None:
+    """The sensitivity of a strong pull, and the fit of a weak one, which a record moves a hundred times as far."""
+    from service.learners.output_perturbation import OutputPerturbation
+
+    rewrite(OutputPerturbation.release, ("perturbation.regularization", "self.regularization"))
+
+
+@bug(f"{_PULLED}::test_neighbours_are_no_further_apart_than_the_noise_is_for")
+def a_sensitivity_for_another_pull() -> None:
+    """The sensitivity of ten times the pull that the fit gets."""
+    from service.learners.output_perturbation import OutputPerturbation
+
+    rewrite(OutputPerturbation.perturbation, ("center, regularization)", "center, 10.0 * regularization)"))
 
 
 @bug(f"{RELEASED}[continual-gaussian-softmax]")
