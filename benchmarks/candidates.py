@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.defaults import data
 from benchmarks.drift import OUTPUT, PRIVACY
 from benchmarks.replay import publication
+from benchmarks.streams import data
 from service.explorer.comparison import releases
 from service.learning.records import Records
 from service.mechanisms.evaluation.tables import ClassCounts
@@ -30,7 +30,7 @@ from service.privacy.noise.counts import calibrate
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from benchmarks.defaults import Data
+    from benchmarks.streams import Data
     from service.mechanisms.linear import LinearMechanism
 
 EVERY, SLOTS = 20, 100

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.defaults import covtype
+from benchmarks.streams import covtype
 from service.learners.output_perturbation import OutputPerturbation
 from service.learning.descent import PermutationSGD
 from service.learning.losses import LOSSES

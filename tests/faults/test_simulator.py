@@ -67,6 +67,7 @@ MECHANISMS = [
 PREPARATION = len(MECHANISMS) - 1
 AT_ARRIVAL = "active_learning"  # its records pay as they come, a release or not
 TICK = Decimal("0.05")
+HANG_SECONDS = 200
 HALTED = "a history ends it"
 BUDGETS = {
     "basic": Budget(epsilon=Decimal("2.5"), delta=Decimal("1e-5")),
@@ -277,14 +278,14 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
     def finish(self):
         """Let the rest be done by a worker to whom nothing happens, for as long as anything comes of it."""
         self.restart()
-        before, in_vain = None, 0
+        before, came_at = None, time.monotonic()
         while not (set(self.promises.accepted) <= set(self.numbers) and not due(self.stage.database)):
-            assert in_vain < 30, "something that was accepted or due never came"
+            assert time.monotonic() < came_at + HANG_SECONDS, "something that was accepted or due never came"
             self.worker.number()
             self.worker.publish()
             self.nothing_that_was_seen_changes()
-            came = len(self.numbers), len(self.charged), len(self.shown)
-            before, in_vain = came, in_vain + 1 if came == before else 0
+            if before != (came := (len(self.numbers), len(self.charged), len(self.shown))):
+                before, came_at = came, time.monotonic()
             time.sleep(float(TICK))
         check(self.stage.database, self.stage.files, [self.promises])
         self.check_sums()

@@ -125,9 +125,9 @@ def test_a_release_is_of_a_fresh_sample_each_time(solver, monkeypatch):
     one, drawn = learner(solver=solver), []
     spent, fit = one.perturbation(Currency.PURE, 0.7, SLOTS), OutputPerturbation.fit
 
-    def spy(self, records, n, center):
+    def spy(self, records, n, *of_the_fit):
         drawn.append((n, tuple(records.x[:, 0].astype(int))))
-        return fit(self, records, n, center)
+        return fit(self, records, n, *of_the_fit)
 
     monkeypatch.setattr(OutputPerturbation, "fit", spy)
     for _ in range(40):  # all alike with a probability below 2^-300
