@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 SECONDS_TO_ANSWER = 5.0
 CONNECTING: dict[str, Any] = {"protocol": 2, "driver_info": None}
@@ -32,19 +31,6 @@ def errors_as_unavailable() -> Iterator[None]:
 def unavailable(error: Exception) -> LogUnavailable:
     """Return the error that names the kind of the library's error, but not its text."""
     return LogUnavailable(f"the log does not answer ({type(error).__name__})")
-
-
-def forget_deleted(redis: Redis) -> bool:
-    """Ask a server to write its file anew, without what was deleted. Return whether it begins that.
-
-    It does not while it is at it already, from an older state. Servers may forbid it: those do it in time.
-    """
-    with errors_as_unavailable():
-        try:
-            redis.bgrewriteaof()
-        except ResponseError as error:
-            return "in progress" not in str(error)
-    return True
 
 
 class Position(NamedTuple):

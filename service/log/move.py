@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.client import Pipeline
-from redis.exceptions import WatchError
+from redis.exceptions import ResponseError, WatchError
 from redis.retry import Retry
 
 from service.log.connection import (
@@ -22,7 +22,6 @@ from service.log.connection import (
     dead_key,
     entries_key,
     errors_as_unavailable,
-    forget_deleted,
     idempotency_key,
     require_synced_writes,
     state_key,
@@ -190,8 +189,13 @@ class MovedLog:
         return True
 
     def forget(self) -> bool:
-        """Ask the server to write its file anew, without what was deleted. Return whether it begins that."""
-        return forget_deleted(self._redis)
+        """Ask the server to write its file anew, as `Reader.forget` does."""
+        with errors_as_unavailable():
+            try:
+                self._redis.bgrewriteaof()
+            except ResponseError as error:
+                return "in progress" not in str(error)
+        return True
 
     def close(self) -> None:
         """Close the connection."""

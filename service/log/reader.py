@@ -18,7 +18,6 @@ from service.log.connection import (
     entries_key,
     errors_as_unavailable,
     following,
-    forget_deleted,
     state_key,
 )
 from service.log.primaries import ListedPrimaries, Primary
@@ -171,8 +170,16 @@ class Reader:
             self._redis.hset(state_key(log), "halted", "1")
 
     def forget(self) -> bool:
-        """Asks the server to write its file anew, without what was trimmed; whether it begins that."""
-        return forget_deleted(self._redis)
+        """Asks the server to write its file anew, without what was trimmed; whether it begins that.
+
+        It does not while it is at it already, from an older state, and servers may forbid it: those do it in time.
+        """
+        with errors_as_unavailable():
+            try:
+                self._redis.bgrewriteaof()
+            except ResponseError as error:
+                return "in progress" not in str(error)
+        return True
 
     def close(self) -> None:
         self._redis.close()

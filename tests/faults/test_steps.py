@@ -66,6 +66,7 @@ LOOKS = {
     "PatternReader.first: commit",
     "_releases: commit",
     "_parts: commit",
+    "MovedLog.goes_to: log",
     "MovedLog.state: log",
     # Loads the script that the next step runs.
     "Appender._load: log",

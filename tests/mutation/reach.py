@@ -118,6 +118,12 @@ class _Tests:
     def __init__(self, watcher: coverage.Coverage) -> None:
         self.seconds: dict[str, float] = {}
         self._watcher = watcher
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out tests that need servers, whose fixtures are not loaded."""
+        away = [item for item in items if not _has_its_fixtures(item)]
+        config.hook.pytest_deselected(items=away)
+        items[:] = [item for item in items if item not in away]
         self._caches: list[functools._lru_cache_wrapper] = []
 
     def pytest_collection_finish(self) -> None:
@@ -138,3 +144,8 @@ class _Tests:
         finally:
             self.seconds[item.nodeid] = time.process_time() - began
             self._watcher.switch_context(LOADING)
+
+
+def _has_its_fixtures(item: pytest.Item) -> bool:
+    known = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    return set(item.fixturenames) <= {"request", *known}  # type: ignore[attr-defined]

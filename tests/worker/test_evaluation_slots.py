@@ -42,9 +42,9 @@ def test_a_range_is_read_without_the_slots_of_the_other_kind(world: World, evalu
 def test_a_worker_fits_no_evaluation_slot(world: World, monkeypatch):
     fit, seen = OutputPerturbation.fit, []
 
-    def spy(self, records, n, center):
+    def spy(self, records, n, *of_the_fit):
         seen.append((records.x[:, 0].tolist(), n))
-        return fit(self, records, n, center)
+        return fit(self, records, n, *of_the_fit)
 
     monkeypatch.setattr(OutputPerturbation, "fit", spy)
     with published(world, SCHEMA, CONFIGURATION, columns(0, 20), epsilon=1) as bench:

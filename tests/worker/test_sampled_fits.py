@@ -41,9 +41,9 @@ def found_and_released(bench):
 def test_a_sample_is_of_training_slots_and_counts_empty_ones(world: World, monkeypatch):
     fit, seen = OutputPerturbation.fit, []
 
-    def spy(self, records, n, center):
+    def spy(self, records, n, *of_the_fit):
         seen.append((records.x[:, 0].astype(int).tolist(), n))
-        return fit(self, records, n, center)
+        return fit(self, records, n, *of_the_fit)
 
     monkeypatch.setattr(OutputPerturbation, "fit", spy)
     with published(world, SCHEMA, CONFIGURATION, columns(0, 10), epsilon=1) as bench:
