@@ -345,7 +345,7 @@ def _listen_unix(path: Path) -> socketserver.BaseServer:
         server = _Teller(str(path), _Tell)
     except OSError as error:
         raise CannotListen(f"can't listen on {path} ({error.strerror})") from None
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.5}, daemon=True).start()
     return server
 
 

@@ -82,8 +82,8 @@ class _Session(psycopg.Connection[Any]):
 
     seconds = 300.0
 
-    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """As psycopg's own, which waits for ever where nothing else is said."""
+    def wait(self, gen: PQGen[RV], interval: float = 0.5, timeout: float | None = None) -> RV:
+        """As psycopg's own, which would wait for ever where nothing else is said, and look for Ctrl-C more often."""
         try:
             return super().wait(gen, interval, self.seconds if timeout is None else timeout)
         except psycopg.OperationalError:
