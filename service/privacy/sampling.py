@@ -25,7 +25,7 @@ Slots are drawn, not records: a slot that came empty or was erased is drawn like
 many records the sample holds. If h of the records present were drawn, a record's absence would change how likely each
 other one is drawn, and h/n would be a function of the records.
 
-Pure ε only: how much less a sample costs in ρ is another curve, which nobody has proved here.
+Only for pure ε: what a fit of a sample costs in ρ follows another formula, which is not proved here.
 
 Rounding. `epsilon_of_sample` is rounded down and `cost_of_sample` up, by decimals of `_DIGITS` digits whose exp and ln
 enclose the true ones; so what is charged is never less than what the release costs.

@@ -244,7 +244,7 @@ def test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database(privacy
 def test_nobody_can_tell_two_records_apart_by_a_fit_of_a_sample():
     """All other slots hold the second record: then a sample without the first is as far from one with it as any can be.
 
-    Right noise shows all of ε = 1 to somebody who draws the line where the model of the first record is, and no more.
+    An attacker who says "the first record" of each model beyond that record's own sees all of ε = 1, and no more.
     So many runs miss half the noise, or a sample that is counted twice, with probability below 1e-3.
     """
     slots, runs = 4, 4000

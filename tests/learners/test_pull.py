@@ -41,12 +41,12 @@ def learner(name, classes, *, score_noise=SCORE_NOISE, bound=1.0, solver=SOLVERS
     )
 
 
-def begun(mechanism=WINDOW, **more):
+def begun(mechanism=WINDOW, delta=1e-6, **more):
     return AskedPublication.model_validate(
         {
             "mechanism": mechanism,
             "learner": {"kind": "output_perturbation"} | more,
-            "privacy": {"epsilon": 1, "delta": 1e-6},
+            "privacy": {"epsilon": 1, "delta": delta},
         }
     ).configuration(Budget(epsilon=1, delta=1))
 
@@ -177,4 +177,12 @@ def test_a_plan_says_what_its_pull_follows_from():
     assert "strong_convexity" not in learner
     for fit in plan["fits"]:
         least = 2 * learner["lipschitz"] / (fit["strong_convexity"] * fit["records"])
+        assert least <= fit["sensitivity"] <= least * 1.0001
+
+
+def test_a_plan_says_the_pull_of_fits_of_a_sample_which_is_for_the_sample():
+    plan = build(STREAM, begun(delta=0, sample=3)).plan()
+    for fit in plan["fits"]:
+        assert fit["noise"]["sample"] == 3 < fit["records"]
+        least = 2 * plan["model"]["lipschitz"] / (fit["strong_convexity"] * 3)
         assert least <= fit["sensitivity"] <= least * 1.0001

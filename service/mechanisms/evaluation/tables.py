@@ -53,7 +53,7 @@ class Predictions:
     confidences: NDArray[np.float64] | None = None
     """(n,): the greatest probability of a class; None: the model has no probabilities, and fills no bins."""
     shortened: NDArray[np.bool_] | None = None
-    """(n,): whether the model shortens the record to its norm; None: nobody asks."""
+    """(n,): whether the model shortens the record to its norm; None: the evaluation does not count that."""
 
     def count_shortened(self, known: NDArray[np.bool_]) -> int:
         """Return how many of the slots that are known, (n,), hold a record that the model shortens."""

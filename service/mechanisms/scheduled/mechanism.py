@@ -20,7 +20,7 @@ from service.inputs.refused import Refused
 from service.learners.noisy_gradient_descent import FAMILY as NOISY
 from service.learners.noisy_gradient_descent import NoisyGradientDescent
 from service.learners.objective_perturbation import ObjectivePerturbation
-from service.learners.output_perturbation import NoisyFit, OutputPerturbation
+from service.learners.output_perturbation import NoisyFit, NoisySampledFit, OutputPerturbation
 from service.learning.sums import MOST_WEIGHTS
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
@@ -128,7 +128,7 @@ class Scheduled(Fitting, LinearMechanism):
         """Return a kind of fit as JSON, with its pull where that is known and not the same for all fits."""
         planned = self._planned(pattern)
         own = isinstance(self.learner, OutputPerturbation) and self.learner.score_noise is not None
-        if not (own and isinstance(planned, NoisyFit)) or self.unknown(pattern) is not None:
+        if not (own and isinstance(planned, NoisyFit | NoisySampledFit)) or self.unknown(pattern) is not None:
             return super()._pattern(pattern)
         return super()._pattern(pattern) | {"strong_convexity": planned.regularization}
 

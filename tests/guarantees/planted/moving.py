@@ -86,7 +86,7 @@ def an_api_that_remembers_the_old_place_for_ever() -> None:
     "tests/log/test_forgotten_moves.py::test_a_log_is_not_opened_again_where_the_database_has_forgotten_that_its_stream_moved"
 )
 def a_closed_log_that_is_opened_whatever_its_stream_does_elsewhere() -> None:
-    """Batches that were accepted after the move are lost, and nobody hears of it."""
+    """The old log takes batches again, and those that the new one has accepted are never numbered."""
     from service.log import MovedLog
 
     wrap(MovedLog, "goes_on_after", lambda *_: False)
