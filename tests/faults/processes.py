@@ -129,11 +129,15 @@ def died(process: BaseProcess) -> None:
 
 def _work(settings: Settings, at: Moment | None, send: signal.Signals, since: Moment | None) -> None:
     from service import logs
+    from service.publishing import commit
+    from service.store import numbering
     from service.worker import main, sealer
 
     logs.configure("warning")
     if at is not None:
         sealer.BATCHES_AT_ONCE = 1  # so that few batches make many segments, which are merged
+        if send == signal.SIGSTOP:  # PostgreSQL ends its transaction sooner than after a minute
+            numbering.SECONDS_TO_SEAL = commit.SECONDS_TO_COMMIT
         _arm(at, send, since=since)
     raise SystemExit(main.run(settings))
 

@@ -168,7 +168,7 @@ def test_a_letter_that_is_dropped_while_it_is_copied_is_gone(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 def test_a_command_killed_before_any_of_its_steps_leaves_a_stream_that_works(
     service: Service, three: Three, database: Database, seed: str, every: int
 ):
@@ -263,7 +263,7 @@ def test_it_waits_until_all_is_numbered(servers: Servers, three: Three, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 def test_a_command_that_hung_changes_nothing_after_a_later_one(
     service: Service, three: Three, database: Database, seed: str, every: int
 ):

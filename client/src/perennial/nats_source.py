@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BUCKET = "perennial-bridge"
 ANSWER_SECONDS = 10.0  # of NATS
+CONNECTION_ATTEMPTS = 3  # at each server, two seconds apart; NATS's client would take two minutes for 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,7 @@ async def connected(options: Options) -> AsyncIterator[Client]:
         user_credentials=str(options.credentials) if options.credentials else None,
         error_cb=quiet,
         allow_reconnect=False,
+        max_reconnect_attempts=CONNECTION_ATTEMPTS - 1,
     )
     try:
         yield connection
