@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv browser up demo test times test-long test-slow-disk mutation check docs lock clean
+.PHONY: venv programs up demo test times test-long test-slow-disk mutation check docs lock clean
 
 venv: .venv/installed
 
@@ -21,14 +21,17 @@ venv: .venv/installed
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . -e ./client
 	@touch $@
 
-# For the tests of the dashboard. Where there is none, root of a Debian gets one; else they say that they are skipped.
-browser:
+# A browser for the tests of the dashboard, and Prometheus for those of alerts. Where they are missing, root of a Debian
+# gets them; else the tests say that they are skipped. Prometheus itself is not started (RUNLEVEL=1).
+programs:
 	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
-		command -v $$name >/dev/null && exit; \
+		command -v $$name >/dev/null && missing= && break || missing=" chromium fonts-dejavu-core"; \
 	done; \
+	command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$$missing prometheus"; \
+	[ -z "$$missing" ] && exit; \
 	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
-		&& DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null \
-		|| echo "There is no browser, and none could be installed (on Debian: apt install chromium): tests/browser is skipped"
+		&& RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null \
+		|| echo "Missing, and could not be installed, so that tests are skipped (on Debian: apt install):$$missing"
 
 # On another port: make up PORT=9000
 up: venv
@@ -43,7 +46,8 @@ demo: venv
 # tests are compiled, once instead of in each process.
 # Dozens of programs start, so bytecode is kept, whatever the shell says.
 test: export PYTHONDONTWRITEBYTECODE =
-test: venv browser
+test:
+	$(MAKE) --no-print-directory --jobs 2 venv programs
 	$(MAKE) --no-print-directory --jobs 2 check times
 	$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder -m "not alone"
 
@@ -54,7 +58,7 @@ times: venv
 # What `make test` leaves out: exhaustive cases, long attacks and histories, every planted bug, and a sample of mutants.
 # It takes hours.
 test-long: export PYTHONDONTWRITEBYTECODE =
-test-long: venv browser
+test-long: venv programs
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --long
 	$(BIN)/python -m pytest --numprocesses 2 --dist load --planted tests/guarantees/test_planted.py
 	$(BIN)/python -m pytest --timeout 7200 tests/faults tests/api/test_mutations.py \
