@@ -40,7 +40,7 @@ def minimize(problem: Problem, tolerance: float, certified: Callable[[Floats, Fl
     tolerance: about how short the gradient must be for that. None if they are not found.
     """
     at = _Point.of(problem, problem.center.copy(), roughly=True)
-    inverse, products = Preconditioner(problem), 0
+    inverse, products = Preconditioner(problem), _MANY_PRODUCTS + 1  # by then it is an old one
     memory: _Memory | None = _Memory()
     sizes, enough = [norm(at.gradient)], 0.4 * tolerance
     for _ in range(_STEPS):
@@ -59,7 +59,7 @@ def minimize(problem: Problem, tolerance: float, certified: Callable[[Floats, Fl
         else:
             target, roughly = min(0.1, size / max(sizes)) * size, at.roughly
             if target < _NEARLY * enough:
-                target, roughly = enough, False
+                target, roughly = enough if at.roughly else 2.0 * enough, False  # 0.8·tolerance of an exact gradient
             inverse = inverse.after(problem, products)
             direction, products = _conjugate_gradients(problem, inverse, at.gradient, target)
         step = _line_search(problem, at, direction, roughly=roughly)
@@ -176,12 +176,13 @@ def _line_search(problem: Problem, at: _Point, direction: Floats, *, roughly: bo
     """Return a point that is enough of an improvement; None if there is none."""
     slope, size = float(np.vdot(at.gradient, direction)), norm(at.gradient)
     resolved = (_ROUGHLY if at.roughly else 2.0**-40) * abs(at.value)
-    near = roughly and size <= resolved  # where J tells nothing, and a shorter step would be no better
+    near = at.roughly and size <= resolved  # where J tells nothing, and a shorter step would be no better
+    enough = 0.9 if roughly or not near else 2.0  # rounding may have made `size`; a gradient in doubles is a gain
     step = 1.0
     while step >= 2.0**-20:
         trial = _Point.of(problem, at.weights + step * direction, roughly=roughly)
         # Near the minimiser J no longer resolves progress; the gradient does.
-        closer = trial.value <= at.value + resolved and norm(trial.gradient) <= 0.9 * size
+        closer = trial.value <= at.value + resolved and norm(trial.gradient) <= enough * size
         if closer or (not near and trial.value <= at.value + 1e-4 * step * slope):
             return trial
         step = 0.0 if near else 0.5 * step
