@@ -78,7 +78,7 @@ def minimize(problem: Problem, tolerance: float, certified: Callable[[Floats, Fl
 class Preconditioner:
     """About (∇²J)⁻¹, from every so many-th record with its mean curvature v_i, the same for every row of weights.
 
-    That is (αI + XᵀX)⁻¹ for sampled rows √(v_i·weight)·x_i. Where they have more coordinates than there are rows, by
+    It is (αI + XᵀX)⁻¹ for sampled rows √(v_i·weight)·x_i. Where they have more coordinates than there are rows, by
     Woodbury: (I - Xᵀ(αI + XXᵀ)⁻¹X)/α.
     """
 
