@@ -163,7 +163,7 @@ class Softmax:
         probabilities = np.exp(shifted)
         totals = probabilities.sum(axis=1, keepdims=True)
         probabilities /= totals
-        slopes = probabilities.copy()
+        slopes = probabilities.copy(order="K")
         slopes[own] -= 1.0
         return np.asarray(np.log(totals[:, 0]) - shifted[own]), slopes, probabilities
 

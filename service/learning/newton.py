@@ -18,16 +18,16 @@ from service.learning.records import Prepared
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
-    from service.learning.losses import Floats
+    from service.learning.losses import AnyFloats, Floats
     from service.learning.objective import Problem
 
-_SAMPLE = 256  # records that a preconditioner is made of
+_SAMPLE = 256  # records that a preconditioner is made of, of many features
+_SAMPLED_VALUES = 2**18  # features of all records that one is made of, of few features
 _SMALL = 32  # rows of a matrix that is inverted at once
 MOST_PRODUCTS = 250  # of one step; a preconditioner that needs them all is worse than none
 _STEPS = 1000
 _NEARLY = 8.0  # times as long as needed: about what single precision can tell from nothing
+_ROUGHLY = 2.0**-20  # of J, what single precision can tell from nothing
 _PROBES = 16
 _REMEMBERED = 10  # steps
 _WORTH_IT = 10.0  # times smaller that the gradient must get by so many steps, to go on without second derivatives
@@ -40,7 +40,7 @@ def minimize(problem: Problem, tolerance: float, certified: Callable[[Floats, Fl
     tolerance: about how short the gradient must be for that. None if they are not found.
     """
     at = _Point.of(problem, problem.center.copy(), roughly=True)
-    inverse, products = Preconditioner(problem), 0
+    inverse, products = Preconditioner(problem), _MANY_PRODUCTS + 1  # by then it is an old one
     memory: _Memory | None = _Memory()
     sizes, enough = [norm(at.gradient)], 0.4 * tolerance
     for _ in range(_STEPS):
@@ -59,7 +59,7 @@ def minimize(problem: Problem, tolerance: float, certified: Callable[[Floats, Fl
         else:
             target, roughly = min(0.1, size / max(sizes)) * size, at.roughly
             if target < _NEARLY * enough:
-                target, roughly = enough, False
+                target, roughly = enough if at.roughly else 2.0 * enough, False  # 0.8·tolerance of an exact gradient
             inverse = inverse.after(problem, products)
             direction, products = _conjugate_gradients(problem, inverse, at.gradient, target)
         step = _line_search(problem, at, direction, roughly=roughly)
@@ -76,23 +76,32 @@ def minimize(problem: Problem, tolerance: float, certified: Callable[[Floats, Fl
 
 
 class Preconditioner:
-    """About (∇²J)⁻¹, from every so many-th record with its mean curvature v_i, by Woodbury.
+    """About (∇²J)⁻¹, from every so many-th record with its mean curvature v_i, the same for every row of weights.
 
-    (αI + XᵀX)⁻¹ = (I - Xᵀ(αI + XXᵀ)⁻¹X)/α for sampled rows √(v_i·weight)·x_i, the same for every row of weights.
+    It is (αI + XᵀX)⁻¹ for sampled rows √(v_i·weight)·x_i. Where they have more coordinates than there are rows, by
+    Woodbury: (I - Xᵀ(αI + XXᵀ)⁻¹X)/α.
     """
 
     def __init__(self, problem: Problem) -> None:
         self._alpha = problem.regularization
-        self._inverse: NDArray[np.float32] | None = None
-        sample = problem.sampled(_SAMPLE)
+        self._inverse: AnyFloats | None = None
+        self._rows: Prepared | None = None
+        columns = problem.center.shape[1]
+        narrow = columns <= _SAMPLE
+        sample = problem.sampled(_SAMPLED_VALUES // columns if narrow else _SAMPLE, at_least_every=1 if narrow else 4)
         if sample is None:
             return
         curvature = sample.curvature
         probes = np.eye(curvature.shape[1], dtype=np.float32)[:_PROBES]
         of_probes = (problem.loss.curve(curvature, probe[None]) @ probe for probe in probes)
         mean = sum(of_probes, start=np.zeros(len(curvature)))
-        weight = np.maximum(0.0, mean) / len(probes) * sample.stands_for
-        x = (sample.rows * np.sqrt(weight)[:, None]).astype(np.float32)
+        rows = curvature.shape[1]  # mean: the trace over the rank, for a softmax bends nothing along (1, …, 1)
+        mean *= rows / (problem.loss.curvature(rows)[0] * len(probes))
+        x = sample.rows * np.sqrt(np.maximum(0.0, mean) * sample.stands_for)[:, None]
+        if narrow:
+            self._inverse = _inverse(x.T @ x + self._alpha * np.eye(columns))
+            return
+        x = x.astype(np.float32)
         gram = x @ x.T
         gram[np.diag_indices(len(x))] += np.float32(self._alpha)
         self._rows, self._inverse = Prepared.as_they_are(x), _inverse(gram)
@@ -108,11 +117,13 @@ class Preconditioner:
     def __call__(self, residual: Floats) -> Floats:
         if self._inverse is None:
             return residual
+        if self._rows is None:
+            return np.asarray(residual @ self._inverse)
         known = self._rows.gathered(self._inverse @ self._rows.scores(residual))
         return (residual - known) / self._alpha
 
 
-def _inverse(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+def _inverse(matrix: AnyFloats) -> AnyFloats:
     """Return that of a positive definite matrix, by halves: products are several times as fast as LAPACK's way."""
     if len(matrix) <= _SMALL:
         return np.linalg.inv(matrix)
@@ -164,15 +175,17 @@ class _Memory:
 def _line_search(problem: Problem, at: _Point, direction: Floats, *, roughly: bool) -> _Point | None:
     """Return a point that is enough of an improvement; None if there is none."""
     slope, size = float(np.vdot(at.gradient, direction)), norm(at.gradient)
-    resolved = (2.0**-20 if at.roughly else 2.0**-40) * abs(at.value)
+    resolved = (_ROUGHLY if at.roughly else 2.0**-40) * abs(at.value)
+    near = at.roughly and size <= resolved  # where J tells nothing, and a shorter step would be no better
+    enough = 0.9 if roughly or not near else 2.0  # rounding may have made `size`; a gradient in doubles is a gain
     step = 1.0
     while step >= 2.0**-20:
         trial = _Point.of(problem, at.weights + step * direction, roughly=roughly)
         # Near the minimiser J no longer resolves progress; the gradient does.
-        closer = trial.value <= at.value + resolved and norm(trial.gradient) <= 0.9 * size
-        if closer or trial.value <= at.value + 1e-4 * step * slope:
+        closer = trial.value <= at.value + resolved and norm(trial.gradient) <= enough * size
+        if closer or (not near and trial.value <= at.value + 1e-4 * step * slope):
             return trial
-        step *= 0.5
+        step = 0.0 if near else 0.5 * step
     return None
 
 

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
 CHUNK = 64  # rows worked on at a time, so that temporaries stay small
+PIECE = 64  # rows of one product: public, it enters the error bound of `solvers`
 
 _INFLATION = 1.0 + 2.0**-20
 _LONG = 2.0**64  # far above every norm bound
 _ROUNDED = 2.0**-16  # far above what rounding adds to a norm, _INFLATION with it
-_SMALL_PRODUCT = 3 << 18  # multiplications
 _HALF = math.sqrt(0.5) * (1.0 - 2.0**-50)  # a double just below 1/√2
 
 
@@ -217,12 +215,13 @@ class Prepared:
         """Return rows · weightsᵀ, (m, k) for weights (k, D), in the precision of x."""
         features = self.x.shape[1]
         if not weights.any():  # as most fits start
-            return np.zeros((len(self), len(weights)), dtype=self.x.dtype)
+            return np.zeros((len(weights), len(self)), dtype=self.x.dtype).T
         rounded = weights.astype(self.x.dtype, copy=False)
         direct = np.ascontiguousarray(rounded[:, :features])
         scores = np.empty((len(weights), len(self)), dtype=self.x.dtype)
-        for piece in _pieces(len(self), direct.shape):
-            np.matmul(direct, self.x[piece].T, out=scores[:, piece])
+        whole = _whole_pieces(len(self))
+        np.matmul(direct, _pieces(self.x[:whole]).swapaxes(1, 2), out=_pieces(scores[:, :whole].T).swapaxes(1, 2))
+        np.matmul(direct, self.x[whole:].T, out=scores[:, whole:])
         with np.errstate(under="ignore"):
             scores *= self.factor.astype(scores.dtype, copy=False)
         if self.bias is not None:
@@ -230,18 +229,22 @@ class Prepared:
         return scores.T
 
     def gathered(self, slopes: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return slopesᵀ · rows, (k, D) for slopes (m, k), in the precision of x."""
-        features = self.x.shape[1]
-        slopes = np.ascontiguousarray(slopes.T, dtype=self.x.dtype)
+        """Return slopesᵀ · rows, (k, D) for slopes (m, k), in the precision of x.
+
+        Each PIECE rows are summed by themselves; then the sums are added up.
+        """
+        features, whole = self.x.shape[1], _whole_pieces(len(self))
+        slopes = np.asarray(slopes.T, dtype=self.x.dtype, order="C")
         with np.errstate(under="ignore"):
             direct = slopes * self.factor.astype(slopes.dtype, copy=False)
         total = np.empty((len(slopes), self.shape[1]), dtype=self.x.dtype)
-        first, *others = _pieces(len(self), (len(slopes), features))
-        np.matmul(direct[:, first], self.x[first], out=total[:, :features])
-        for piece in others:
-            total[:, :features] += direct[:, piece] @ self.x[piece]
+        parts = np.matmul(_pieces(direct[:, :whole].T).swapaxes(1, 2), _pieces(self.x[:whole]))
+        np.add.reduce(parts, axis=0, out=total[:, :features])
+        if whole < len(self):
+            total[:, :features] += direct[:, whole:] @ self.x[whole:]
         if self.bias is not None:
-            total[:, features] = self.bias * slopes.sum(axis=1)
+            total[:, features] = np.add.reduceat(slopes, range(0, len(self), PIECE), axis=1).sum(axis=1)
+            total[:, features] *= self.bias
         return total
 
 
@@ -284,12 +287,14 @@ def _shortened(
     return x, _norms(x), finite
 
 
-def _pieces(rows: int, shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield slices of so few rows that a product with weights of `shape` is a small one.
+def _whole_pieces(rows: int) -> int:
+    """Return how many of so many rows are in whole pieces."""
+    return rows - rows % PIECE
+
+
+def _pieces(rows: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return a view of rows (m, k), m a multiple of PIECE, as (m/PIECE, PIECE, k).
 
     Libraries multiply small matrices in place, and copy large ones first, which costs as much as a thin product.
     """
-    size = 8
-    while size < rows and 2 * size * math.prod(shape) <= _SMALL_PRODUCT:
-        size *= 2
-    return (slice(start, start + size) for start in range(0, rows, size))
+    return rows.reshape(-1, PIECE, rows.shape[1])

@@ -18,8 +18,9 @@ u = 2^-53, rows of norm ≤ R, Frobenius norms, ‖w - c‖ ≤ ρ (checked) and
  - evaluating that gradient from rounded scores (exp and tanh to 16 ulp; softmax weights the error |s - max|·u of an
    exponent by exp(s - max), and a·exp(-a) ≤ 1/e): ≤ (4K + 64)·u·R; a loss says so itself (`slope_error`), and what
    is relative to the gradient is within the next lines' margin;
- - times a_i and the factor, one outer product per record, summed in chunks of ROWS rows: ≤ (ROWS + 4)·u·L for the mean
-   over n; all that is said of a record shrinks with a_i;
+ - times a_i and the factor, one outer product per record; PIECE rows are summed, then up to MOST_PIECES such sums in a
+   chunk: a record meets at most PIECE - 1 + MOST_PIECES additions and 3 products. With ROWS = PIECE + MOST_PIECES that
+   is ≤ (ROWS + 4)·u·L for the mean over n; all that is said of a record shrinks with a_i;
  - chunks are added with compensation, so their number does not matter (below 2^26): ≤ 4u·L; division by n: u·L;
  - the regulariser's gradient α(w - c) and the last additions: ≤ 4u·(L + ‖t‖ + αρ).
 E is twice the sum of these (the factor covers products of errors) plus the rounding of a step of gradient descent.

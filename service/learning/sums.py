@@ -45,6 +45,7 @@ SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP
 
 _PRECISION = 96  # bits of a sum below the longest gradient of one record
 _ROUGH_ROWS = 512
+_MOST_SAMPLED = 256  # records of a preconditioner, each of which is read by itself
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,10 @@ class SummedObjective:
         total = self._doubles(self._pass(direction=direction))
         return total / self.records + self.regularization * direction
 
-    def sampled(self, number: int) -> Sample | None:
+    def sampled(self, number: int, at_least_every: int) -> Sample | None:  # noqa: ARG002
         """Return records of slots that are equally far apart, and their curvature at the point last evaluated."""
         if self._sampled is None:
-            slots = range(0, self._blocks.slots, max(1, self._blocks.slots // number))
+            slots = range(0, self._blocks.slots, max(1, self._blocks.slots // min(number, _MOST_SAMPLED)))
             self._sampled = _joined([self._enter(self._blocks.read(slot, slot + 1)) for slot in slots])
         rows, y = self._sampled
         if not len(y):

@@ -11,8 +11,8 @@ from scipy import optimize, special
 
 from service.learning import newton, solvers
 from service.learning.losses import LOSSES
-from service.learning.objective import Objective, norm
-from service.learning.records import Prepared
+from service.learning.objective import ROWS, Objective, chunk_rows, norm
+from service.learning.records import PIECE, Prepared
 from service.learning.solvers import SLACK, Inaccurate, accuracy
 
 CASES = [("logistic", 2), ("softmax", 4), ("huber_hinge", 2), ("huber_hinge", 4), ("squared", 0)]
@@ -264,3 +264,41 @@ def test_a_preconditioner_that_misleads_is_dropped(monkeypatch):
         ),
     )
     assert products < 2 * newton.MOST_PRODUCTS
+
+
+@pytest.mark.parametrize("features", [20, 300])
+@pytest.mark.parametrize("alpha", [0.1, 0.001])
+def test_a_fit_finer_than_single_precision_takes_few_passes_in_double(alpha, features, monkeypatch):
+    passes = {True: 0, False: 0}
+    evaluate = Objective.evaluate
+
+    def counted(self, weights, *, roughly=False):
+        passes[roughly] += 1
+        return evaluate(self, weights, roughly=roughly)
+
+    monkeypatch.setattr(Objective, "evaluate", counted)
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((3000, features))
+    x /= 1.01 * np.linalg.norm(x, axis=1, keepdims=True)
+    shape, n = (3, features), 10**6
+    promise = accuracy(LOSSES["softmax"], norm_bound=1.0, regularization=alpha, shape=shape, records=n, center_norm=0.0)
+    solvers.exact(
+        LOSSES["softmax"],
+        x=Prepared.as_they_are(x.astype(np.float32)),
+        y=x[:, :3].argmax(axis=1),
+        records=n,
+        regularization=alpha,
+        center=np.zeros(shape),
+        norm_bound=1.0,
+        promise=promise,
+    )
+    assert passes[False] <= 3
+    assert passes[True] <= 8
+
+
+def test_a_chunk_of_a_gradient_takes_no_more_additions_than_its_bound_counts():
+    for features in (1, 33, 784, 16_384, 10**6):
+        for dtype in (np.float32, np.float64):
+            rows = chunk_rows(features, dtype)
+            assert rows % PIECE == 0
+            assert PIECE - 1 + rows // PIECE - 1 <= ROWS
