@@ -16,6 +16,7 @@ from service.api.http.bodies import Large, read_body, receive
 from service.api.http.flight import Body, InFlight
 from service.api.http.large_bodies import LargeBodies
 from service.api.http.representations import Rendered
+from service.api.newer_models import NewerModels
 from service.api.newest_models import NewestModels
 from service.api.notifier import Notifier
 from service.log import Appenders, LogClosed, LogUnavailable
@@ -62,6 +63,7 @@ class Services:
         self.in_flight = InFlight(of_one=self.settings.max_key_body_bytes, of_all=self.settings.max_body_bytes_in_all)
         self.keys = KnownKeys(self.run_once, guesses=self.settings.max_unknown_keys)
         self.newest_models = NewestModels(self.run_once)
+        self.newer_models = NewerModels(self)
 
     async def body(self, request: Request, held: Body) -> bytes:
         """Read a request's body, or refuse it."""

@@ -1,7 +1,7 @@
 """A connection to the log's server that sends commands without waiting for the answers to those before.
 
 The server answers in the order in which commands come, so an answer belongs to the oldest command that has none. All
-that is sent in one turn of the event loop goes out in one write.
+that is sent in one turn of the event loop goes out in one write. `commands` says how much that saves.
 """
 
 from __future__ import annotations

@@ -62,3 +62,74 @@ def _attributes_of_self() -> tuple[set[str], set[str]]:
     read = {node.attr for node in own}
     assert {"transport", "cycle", "flow", "connections", "timeout_keep_alive_task"} <= read
     return read, {node.attr for node in own if isinstance(node.ctx, ast.Store) and node.attr.startswith("_")}
+
+
+class _Socket(asyncio.Transport):
+    """A transport that notes whether reading pauses."""
+
+    def __init__(self) -> None:
+        super().__init__({"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
+        self.pauses = 0
+        self.paused = False
+
+    def pause_reading(self) -> None:
+        self.pauses, self.paused = self.pauses + 1, True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+
+def _posting(application, pieces: int) -> _Socket:
+    """Return the transport of a connection that got so many pieces of a body of a hundred, in turns of the loop."""
+
+    async def post() -> _Socket:
+        config = uvicorn.Config(application, http=Connection, ws="none", log_config=None, lifespan="off")
+        config.load()
+        socket = _Socket()
+        connection = Connection(config, ServerState(), app_state={})
+        connection.connection_made(socket)
+        piece = bytes(flow_control.HIGH_WATER_LIMIT + 1)
+        connection.data_received(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % (100 * len(piece)))
+        for _ in range(pieces):
+            connection.data_received(piece)
+            for _ in range(3):
+                await asyncio.sleep(0)
+        connection.cycle.disconnected = True
+        connection.cycle.message_event.set()
+        await asyncio.gather(*connection.tasks)
+        return socket
+
+    return asyncio.run(post())
+
+
+async def _takes_all(scope, receive, send):
+    while (await receive())["type"] == "http.request":
+        pass
+
+
+async def _takes_nothing(scope, receive, send):
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def _answers_at_once(scope, receive, send):
+    await scope[connections.WHOLE_ANSWER](413, b"content-length: 0\r\n", b"")
+
+
+def test_reading_never_pauses_for_a_body_that_the_application_takes():
+    assert _posting(_takes_all, pieces=5).pauses == 0
+
+
+def test_reading_pauses_while_much_of_a_body_waits_for_the_application():
+    assert not _posting(_takes_nothing, pieces=1).paused
+    assert _posting(_takes_nothing, pieces=2).paused
+
+
+def test_reading_goes_on_after_the_answer_to_a_body_that_nobody_takes():
+    assert not _posting(_answers_at_once, pieces=3).paused

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from service.api import newer_models
 from service.api.routes import events
 from service.store.database import NEW_RELEASE, Database, notify
 from tests.api.test_records import refused
@@ -87,7 +88,7 @@ def test_who_was_away_gets_everything_since(service: Service, running):
 
 
 def test_models_alone_are_told_in_order_without_their_parameters(service: Service, monkeypatch):
-    monkeypatch.setattr(events, "RELEASES_AT_ONCE", 2)
+    monkeypatch.setattr(newer_models, "RELEASES_AT_ONCE", 2)
     stream = service.stream()
     name = service.publish(stream, CHAINS)
     for _ in range(4):

@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from httptools import HttpParserError
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service import metrics
@@ -130,8 +131,17 @@ class Connection(HttpToolsProtocol):
         cast("dict[str, Any]", self.scope)[WHOLE_ANSWER] = partial(_answer, self.cycle)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
-        super().on_body(body)
+        """Take a piece of the body, and read no more if the application has not taken much of it before.
+
+        uvicorn by itself stops reading after each piece of more than 64 KiB, which costs two system calls, though the
+        application takes it in the same turn of the loop. Without that a batch of 66 kB takes the API 325 µs of
+        processor time, before 355, and the bare handler, which has uvicorn's way, 242 (benchmarks/bare.py).
+        """
+        if not self.cycle.response_complete:
+            if len(self.cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            self.cycle.body += body
+            self.cycle.message_event.set()
         self._body += len(body)
 
     def on_message_complete(self) -> None:

@@ -22,6 +22,9 @@ class DirectRoute(Route):
     To answer before the router, without a route, would save 11 µs more of processor time: about a tenth of a
     `GET latest` that needs no look at the database, less than 3 % of others and of a record that is posted by itself.
 
+    Numbers: a route with a path's name and two headers takes 9 µs of processor time between the application and its
+    function so, by the framework's own route 61 (least of many).
+
     `documented` is the framework's route of the same address: it describes this one in the OpenAPI document, and names
     it in metrics.
     """

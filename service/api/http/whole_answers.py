@@ -1,4 +1,7 @@
-"""Answers that are sent at once: what is the same in many of them is put together once."""
+"""Answers that are sent at once: what is the same in many of them is put together once.
+
+`connections._answer` says how much that saves.
+"""
 
 from __future__ import annotations
 

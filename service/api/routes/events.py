@@ -4,25 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
-from sqlalchemy import Connection
 
 from service.api.auth.credentials import Secret, secret_of
 from service.api.auth.scopes import KeyFirst, Reader
 from service.api.auth.visibility import publication_or_404
 from service.api.http.problems import Problem, documented
-from service.api.release_body import shown
 from service.api.services import Services, Shared
-from service.store import releases
 from service.store.database import DatabaseUnavailable
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
 
 SECONDS_OF_SILENCE = 15.0  # then a comment says that the connection lives; proxies close what says nothing
-RELEASES_AT_ONCE = 100
 
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
@@ -66,32 +61,20 @@ async def _events(
     """Holds a page at most: who reads slowly is asked for later, from where it stopped."""
     clock = asyncio.get_running_loop().time
     sent = clock()
-    async with shared.notifier.waiting(publication) as changed:
-        while True:
-            changed.clear()
-            try:
-                if shared.stopping.is_set() or shown_key is None or await shared.keys.find(shown_key) is None:
-                    return  # who asks again is told why
-                new = await shared.run_once(("events", identity, after), _newer, publication, identity, after)
-            except DatabaseUnavailable:
-                new = []  # nothing can be published meanwhile
-            for version, event in new:
-                after = version
-                sent = clock()
-                yield event
-            # By what was sent, not by when this was woken: a publication of the same name elsewhere wakes it, too.
-            if not new and clock() >= sent + SECONDS_OF_SILENCE:
-                sent = clock()
-                yield format_sse_event(comment="still here")
-            if len(new) < RELEASES_AT_ONCE:  # of what came since the look, `changed` tells
-                await shared.notifier.wait(changed, max(0.0, sent + SECONDS_OF_SILENCE - clock()))
-
-
-def _newer(connection: Connection, publication: str, identity: int, after: int) -> list[tuple[int, bytes]]:
-    return [
-        (
-            release.version,
-            format_sse_event(id=str(release.version), data_str=orjson.dumps(shown(publication, release)).decode()),
+    while True:
+        new = await shared.newer_models.wait(
+            publication, identity, after, max(0.0, sent + SECONDS_OF_SILENCE - clock())
         )
-        for release in releases.models_after(connection, identity, after, limit=RELEASES_AT_ONCE)
-    ]
+        try:
+            if shared.stopping.is_set() or shown_key is None or await shared.keys.find(shown_key) is None:
+                return  # who asks again is told why
+        except DatabaseUnavailable:
+            new = []  # they are sent once it is known that the key holds
+        for version, event in new:
+            after = version
+            sent = clock()
+            yield event
+        # By what was sent, not by when this was woken: a publication of the same name elsewhere wakes it, too.
+        if not new and clock() >= sent + SECONDS_OF_SILENCE:
+            sent = clock()
+            yield format_sse_event(comment="still here")
