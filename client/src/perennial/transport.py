@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import ipaddress
 import time
-from contextlib import closing
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -42,8 +44,25 @@ class Transport:
                 answer = None
                 if isinstance(step, Pause):
                     time.sleep(step.seconds)
-                else:
+                elif isinstance(step, Request):
                     answer = self._send(step)
+                elif step.sent is None:
+                    step.sent = self._begin(step.request)
+                else:
+                    answer = step.sent.result()
+
+    def _begin(self, request: Request) -> Future[Answer | NoAnswer]:
+        """Send a request in a thread, for which nobody waits where this process ends."""
+        future: Future[Answer | NoAnswer] = Future()
+
+        def send() -> None:
+            try:
+                future.set_result(self._send(request))
+            except BaseException as error:  # noqa: BLE001 - it is raised where the answer is asked for
+                future.set_exception(error)
+
+        Thread(target=send, daemon=True).start()
+        return future
 
     def _send(self, request: Request) -> Answer | NoAnswer:
         try:
@@ -66,7 +85,8 @@ class AsyncTransport:
     async def run(self, exchange: Exchange[Result]) -> Result:
         """Return the exchange's result."""
         answer: Answer | NoAnswer | None = None
-        with closing(exchange):  # also where this is interrupted
+        with ExitStack() as left:  # also where this is interrupted
+            left.enter_context(closing(exchange))
             while True:
                 try:
                     step = exchange.send(answer)
@@ -76,8 +96,13 @@ class AsyncTransport:
                 answer = None
                 if isinstance(step, Pause):
                     await asyncio.sleep(step.seconds)
-                else:
+                elif isinstance(step, Request):
                     answer = await self._send(step)
+                elif step.sent is None:
+                    step.sent = asyncio.create_task(self._send(step.request))
+                    left.callback(step.sent.cancel)
+                else:
+                    answer = await step.sent
 
     async def _send(self, request: Request) -> Answer | NoAnswer:
         try:
