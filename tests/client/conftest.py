@@ -10,6 +10,7 @@ import redis
 
 import perennial
 import perennial.__main__ as command
+from perennial.transport import LibraryConnections
 from tests.conftest import Service, wait_until
 
 
@@ -44,11 +45,10 @@ class Faults(httpx.BaseTransport):
 def faults(service: Service) -> Iterator[tuple[perennial.Client, Faults]]:
     with perennial.connect(service.url, service.admin_key) as connected:
         transport = Faults()
-        http = connected._transport._http
-        connected._transport._http = httpx.Client(
-            base_url=http.base_url, headers=http.headers, transport=transport, trust_env=False
-        )
-        http.close()
+        connected._transport.connections.close()
+        headers = {"Authorization": f"Bearer {service.admin_key}"}
+        settings = {"base_url": service.url, "headers": headers, "transport": transport, "trust_env": False}
+        connected._transport.connections = LibraryConnections(settings)
         yield connected, transport
 
 

@@ -61,12 +61,19 @@ def break_off(faults, *, when: str, ahead: bool = True):
     ahead: the third one is on its way at the same time, and is answered before.
     """
     interrupted, transport = faults
-    third = threading.Event()
+    second, third = threading.Event(), threading.Event()
 
     def breaking(request: httpx.Request) -> None:
         if begins_with(100, request):
+            second.set()
             assert not ahead or third.wait(HANG_SECONDS)
             raise KeyboardInterrupt
+
+    def before(request: httpx.Request) -> None:
+        if begins_with(200, request):
+            assert second.wait(HANG_SECONDS)  # it does not overtake the second one
+        if when == "before":
+            breaking(request)
 
     def after(request: httpx.Request) -> None:
         if begins_with(200, request):
@@ -74,9 +81,7 @@ def break_off(faults, *, when: str, ahead: bool = True):
         if when == "after":
             breaking(request)
 
-    transport.after = after
-    if when == "before":
-        transport.before = breaking
+    transport.before, transport.after = before, after
     return interrupted
 
 

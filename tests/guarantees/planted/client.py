@@ -39,7 +39,7 @@ def halves_of_a_batch_that_has_a_name() -> None:
     """The same call another day sends it whole, under a key that only half of it was stored with."""
     from perennial import appending
 
-    rewrite(appending.append, ("may_split=key is None", "may_split=True"))
+    rewrite(appending.append, ("splits=key is None", "splits=True"))
 
 
 @bug("tests/client/test_together.py::test_none_is_stored_after_one_that_is_refused")
