@@ -57,11 +57,18 @@ class Appenders:
             await end.create(log)
 
     async def append(
-        self, log: str, place: int | None, batch: bytes, records: int, *, idempotency: tuple[str, str] | None
+        self,
+        log: str,
+        place: int | None,
+        batch: bytes,
+        records: int,
+        *,
+        idempotency: tuple[str, str] | None,
+        after: str | None = None,
     ) -> Appended:
         """Append one batch, as `Appender.append` does."""
         with self._end_of(log, place) as end:
-            return await end.append(log, batch, records, idempotency=idempotency)
+            return await end.append(log, batch, records, idempotency=idempotency, after=after)
 
     async def resume(self, log: str, place: int | None, position: Position) -> Resumed:
         """Make a log take batches again, as `Appender.resume` does."""

@@ -10,6 +10,7 @@ import redis
 
 import perennial
 import perennial.__main__ as command
+from perennial.transport import LibraryConnections
 from tests.conftest import Service, wait_until
 
 
@@ -44,16 +45,20 @@ class Faults(httpx.BaseTransport):
 def faults(service: Service) -> Iterator[tuple[perennial.Client, Faults]]:
     with perennial.connect(service.url, service.admin_key) as connected:
         transport = Faults()
-        http = connected._transport._http
-        connected._transport._http = httpx.Client(
-            base_url=http.base_url, headers=http.headers, transport=transport, trust_env=False
-        )
-        http.close()
+        connected._transport.connections.close()
+        headers = {"Authorization": f"Bearer {service.admin_key}"}
+        settings = {"base_url": service.url, "headers": headers, "transport": transport, "trust_env": False}
+        connected._transport.connections = LibraryConnections(settings)
         yield connected, transport
 
 
 def posts(faults: Faults) -> list[httpx.Request]:
     return [request for request in faults.requests if request.url.path.endswith("/records")]
+
+
+def begins_with(record: int, request: httpx.Request) -> bool:
+    """Return whether a request sends the batch whose first record, of a call, is this one."""
+    return request.headers.get("Idempotency-Key", "").endswith(f":{record}")
 
 
 def numbered(stream: perennial.Stream, records: int) -> None:

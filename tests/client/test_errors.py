@@ -74,7 +74,7 @@ def test_an_answer_of_another_version_is_recognised(stranger):
 
 def test_a_server_that_is_not_there(monkeypatch):
     port = free_port()
-    with pytest.raises(Unreachable, match="ConnectError"):
+    with pytest.raises(Unreachable, match="ConnectionRefusedError"):
         perennial.connect(f"http://127.0.0.1:{port}", KEY)
 
 

@@ -119,7 +119,7 @@ def test_the_readmes_lines_run(walked):
     )
     read = {
         "perennial": perennial,
-        "key": begin._transport._http.headers["Authorization"].removeprefix("Bearer "),
+        "key": begin._transport.connections._headers["Authorization"].removeprefix("Bearer "),
         "frame": names["days"],
         "x": names["x"],
         "publication": publication,

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import ipaddress
 import time
-from contextlib import closing
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
-
-import httpx
+from urllib.request import getproxies
 
 from perennial.exchange import Answer, NoAnswer, Pause, Request
+from perennial.plain_http import PlainConnections
 
 if TYPE_CHECKING:
+    import httpx
+
     from perennial.exchange import Exchange
 
 Result = TypeVar("Result")
 CONNECT_SECONDS = 10.0
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol")  # of httpx
 
 
 class Transport:
     """Runs exchanges with one server, blocking. sender: a digest of the API key."""
 
     def __init__(self, url: str, key: str) -> None:
-        self._http = httpx.Client(**_settings(url, key))
+        settings, parts = _settings(url, key), urlsplit(url)
+        is_plain = parts.scheme == "http" and not (settings["trust_env"] and getproxies())
+        self.connections: PlainConnections | LibraryConnections = (
+            PlainConnections(parts, settings["headers"], CONNECT_SECONDS) if is_plain else LibraryConnections(settings)
+        )
         self.sender = _sender(key)
 
     def run(self, exchange: Exchange[Result]) -> Result:
@@ -42,13 +49,44 @@ class Transport:
                 answer = None
                 if isinstance(step, Pause):
                     time.sleep(step.seconds)
+                elif isinstance(step, Request):
+                    answer = self.connections.send(step)
+                elif step.sent is None:
+                    step.sent = self._begin(step.request)
                 else:
-                    answer = self._send(step)
+                    answer = step.sent.result()
 
-    def _send(self, request: Request) -> Answer | NoAnswer:
+    def _begin(self, request: Request) -> Future[Answer | NoAnswer]:
+        """Send a request in a thread, for which nobody waits where this process ends."""
+        future: Future[Answer | NoAnswer] = Future()
+
+        def send() -> None:
+            try:
+                future.set_result(self.connections.send(request))
+            except BaseException as error:  # noqa: BLE001 - it is raised where the answer is asked for
+                future.set_exception(error)
+
+        Thread(target=send, daemon=True).start()
+        return future
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.connections.close()
+
+
+class LibraryConnections:
+    """Connections to one server by httpx, which knows TLS and proxies."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        import httpx
+
+        self._http, self._errors = httpx.Client(**settings), httpx.HTTPError
+
+    def send(self, request: Request) -> Answer | NoAnswer:
+        """Return the server's answer."""
         try:
             return _answer(self._http.send(_built(self._http, request)))
-        except httpx.HTTPError as error:
+        except self._errors as error:
             return _no_answer(error)
 
     def close(self) -> None:
@@ -60,13 +98,18 @@ class AsyncTransport:
     """Runs exchanges with one server in asyncio's loop. sender: a digest of the API key."""
 
     def __init__(self, url: str, key: str) -> None:
-        self._http = httpx.AsyncClient(**_settings(url, key))
+        import httpx
+
+        self._http, self._errors = httpx.AsyncClient(**_settings(url, key)), httpx.HTTPError
         self.sender = _sender(key)
 
     async def run(self, exchange: Exchange[Result]) -> Result:
         """Return the exchange's result."""
+        import asyncio
+
         answer: Answer | NoAnswer | None = None
-        with closing(exchange):  # also where this is interrupted
+        with ExitStack() as left:  # also where this is interrupted
+            left.enter_context(closing(exchange))
             while True:
                 try:
                     step = exchange.send(answer)
@@ -76,13 +119,18 @@ class AsyncTransport:
                 answer = None
                 if isinstance(step, Pause):
                     await asyncio.sleep(step.seconds)
-                else:
+                elif isinstance(step, Request):
                     answer = await self._send(step)
+                elif step.sent is None:
+                    step.sent = asyncio.create_task(self._send(step.request))
+                    left.callback(step.sent.cancel)
+                else:
+                    answer = await step.sent
 
     async def _send(self, request: Request) -> Answer | NoAnswer:
         try:
             return _answer(await self._http.send(_built(self._http, request)))
-        except httpx.HTTPError as error:
+        except self._errors as error:
             return _no_answer(error)
 
     async def close(self) -> None:
@@ -123,7 +171,7 @@ def _built(http: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Re
         params=dict(request.query),
         headers=dict(request.headers),
         content=request.body,
-        timeout=httpx.Timeout(request.seconds, connect=CONNECT_SECONDS),
+        timeout=(CONNECT_SECONDS, request.seconds, request.seconds, request.seconds),  # to connect, read, write, wait
     )
 
 
@@ -132,4 +180,4 @@ def _answer(response: httpx.Response) -> Answer:
 
 
 def _no_answer(error: httpx.HTTPError) -> NoAnswer:
-    return NoAnswer(reason=type(error).__name__, sent=not isinstance(error, _NOT_SENT))
+    return NoAnswer(reason=type(error).__name__, sent=type(error).__name__ not in _NOT_SENT)

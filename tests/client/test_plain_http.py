@@ -1,0 +1,109 @@
+"""Connections by the standard library: which are used again, and what of a failure may have been carried out."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+
+from perennial.exchange import Answer, NoAnswer, Request
+from perennial.transport import LibraryConnections, Transport
+from tests.conftest import HANG_SECONDS
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+POST = Request(method="POST", path="/v1/things", query={"a": "b c"}, headers={"X-Mine": "1"}, body=b"four")
+
+
+@contextmanager
+def server(*connections: Callable[[socket.socket], object]) -> Iterator[Transport]:
+    """Each connection, in the order in which they come, does this and is closed."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for each in connections:
+                with listening.accept()[0] as connection:
+                    connection.settimeout(HANG_SECONDS)
+                    each(connection)
+
+        thread = Thread(target=serve, daemon=True)
+        thread.start()
+        transport = Transport(f"http://127.0.0.1:{listening.getsockname()[1]}/below", "a-key")
+        yield transport
+        transport.close()
+        thread.join(HANG_SECONDS)
+        assert not thread.is_alive()
+
+
+def answering(times: int, requests: list[bytes], answer: bytes = OK) -> Callable[[socket.socket], None]:
+    def serve(connection: socket.socket) -> None:
+        for _ in range(times):
+            request = b""
+            while not request.endswith(b"four"):
+                request += connection.recv(2**16)
+            requests.append(request)
+            connection.sendall(answer)
+
+    return serve
+
+
+def test_a_connection_is_used_until_the_server_closes_it():
+    requests: list[bytes] = []
+    with server(answering(2, requests), answering(1, requests)) as transport:
+        for _ in range(3):
+            answer = transport.connections.send(POST)
+            assert isinstance(answer, Answer)
+            assert (answer.status, answer.headers, answer.body) == (200, {"content-length": "2"}, b"ok")
+    head = requests[0].decode()
+    assert head.startswith("POST /below/v1/things?a=b+c HTTP/1.1\r\n")
+    assert "Authorization: Bearer a-key\r\n" in head
+    assert "X-Mine: 1\r\n" in head
+
+
+def test_an_answer_that_ends_the_connection_is_read():
+    requests: list[bytes] = []
+    last = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    with server(answering(1, requests, last), answering(1, requests)) as transport:
+        assert [transport.connections.send(POST).status for _ in range(2)] == [200, 200]
+
+
+def test_what_may_have_been_carried_out_is_known():
+    with server(lambda connection: connection.recv(1)) as transport:
+        lost = transport.connections.send(POST)
+    nobody = transport.connections.send(POST)
+    assert isinstance(lost, NoAnswer)
+    assert lost.sent
+    assert nobody == NoAnswer(reason="ConnectionRefusedError", sent=False)
+
+
+def test_a_refusal_of_a_body_that_nobody_reads_is_read():
+    def refuse(connection: socket.socket) -> None:
+        connection.recv(1)
+        connection.sendall(OK.replace(b"200", b"413"))
+        connection.shutdown(socket.SHUT_RD)
+        while connection.recv(2**16):
+            pass
+
+    with server(refuse) as transport:
+        answer = transport.connections.send(Request(method="POST", path="/", body=bytes(2**24)))
+    assert isinstance(answer, Answer)
+    assert answer.status == 413
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy", "library"),
+    [
+        ("http://127.0.0.1:1", "http://proxy:1", False),
+        ("http://stream.example", None, False),
+        ("http://stream.example", "http://proxy:1", True),
+        ("https://127.0.0.1:1", None, True),
+    ],
+)
+def test_tls_and_proxies_are_left_to_a_library(monkeypatch, url, proxy, library):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    if proxy is not None:
+        monkeypatch.setenv("http_proxy", proxy)
+    transport = Transport(url, "a-key")
+    assert isinstance(transport.connections, LibraryConnections) == library
+    transport.close()
