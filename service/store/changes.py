@@ -1,12 +1,13 @@
 """Which of all streams want something done, by one query that answers little however many streams there are."""
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Select, Text, cast, func, or_, select
 
 from service.store import leases
-from service.store.database import TIMELINE, all_of, any_of
+from service.store.database import TIMELINE, all_of, any_of, read_together
 from service.store.tables import erasures, streams
 from service.store.tables import leases as leased
 
@@ -21,6 +22,14 @@ class Unsealed(NamedTuple):
     wanted: int
     free: int
     long_free: int
+
+
+class ForSealers(NamedTuple):
+    """All that sealers look for. `erased`: streams with erasures whose bytes are still there. `halted`: streams."""
+
+    unsealed: Unsealed
+    erased: set[int]
+    halted: set[int]
 
 
 class State(NamedTuple):
@@ -39,7 +48,7 @@ def states(connection: Connection) -> list[State]:
 
 def digest(connection: Connection) -> tuple[int, int | None]:
     """How many streams there are, and a sum that changes whenever one of them does."""
-    count, total = connection.execute(_DIGEST).one()
+    (((count, total),),) = read_together(connection, (_DIGEST, {}))
     return count, total
 
 
@@ -99,11 +108,9 @@ def short_ledgers(
     return short
 
 
-def halted(connection: Connection) -> set[int]:
-    return set(connection.scalars(select(streams.c.id).where(streams.c.halted.is_not(None))))
-
-
 _ERASED = select(erasures.c.stream_id).where(erasures.c.deleted_at.is_(None))
+_EACH_ERASED = _ERASED.distinct()
+_HALTED = select(streams.c.id).where(streams.c.halted.is_not(None))
 _WANTS_A_SEALER = or_(streams.c.halted.is_(None), streams.c.id.in_(_ERASED))
 
 
@@ -111,21 +118,27 @@ FIRST_PLACES = (range(1, 2),)
 """The places of streams on the first or only primary."""
 
 
-def unsealed(
+def for_sealers(
     connection: Connection, *, seconds: float, primary: int = 1, places: Sequence[range] = FIRST_PLACES
-) -> Unsealed:
-    """Return the work for sealers of a primary, whose streams have such places.
+) -> ForSealers:
+    """Return the work for sealers of a primary, whose streams have such places; one round trip.
 
     seconds: the length of their leases, after which a free stream is so for long.
     """
+    counting = _unsealed(seconds, primary, tuple(places))
+    (counts,), erased, halted = read_together(connection, (counting, {}), (_EACH_ERASED, {}), (_HALTED, {}))
+    return ForSealers(Unsealed(*counts), {row.stream_id for row in erased}, {row.id for row in halted})
+
+
+@lru_cache(maxsize=16)
+def _unsealed(seconds: float, primary: int, places: Sequence[range]) -> Select[int, int, int, int]:
     free, long_free = (func.count().filter(leases.is_free(seconds, since=since)) for since in (0.0, seconds))
-    query = (
+    return (
         select(leases.sealers(seconds, primary=primary), func.count(), free, long_free)
         .select_from(streams)
         .join(leased, leased.c.resource == leases.stream_of(streams.c.id))
         .where(_WANTS_A_SEALER, _has(places))
     )
-    return Unsealed(*connection.execute(query).one())
 
 
 def wanting_a_sealer(*, but: Sequence[int], places: Sequence[range] = FIRST_PLACES) -> Select[str]:
@@ -134,5 +147,5 @@ def wanting_a_sealer(*, but: Sequence[int], places: Sequence[range] = FIRST_PLAC
 
 
 def _has(places: Sequence[range]) -> ColumnElement[bool]:
-    place = func.coalesce(streams.c.place, 1)
-    return or_(*(place.between(each.start, each.stop - 1) for each in places))
+    within = [streams.c.place.between(each.start, each.stop - 1) for each in places]
+    return or_(*within, *[streams.c.place.is_(None) for each in places if 1 in each])

@@ -2,6 +2,7 @@
 
 import math
 import select as polling
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,8 @@ NEW_LABELS = "perennial_labels"
 FREE_STREAM = "perennial_free_stream"  # one that nobody numbers, new or given back
 CONFIRM = "perennial_confirm"  # payload: id of a stream that has something to confirm
 KEYS_CHANGED = "perennial_keys"
+
+LOOK_WHETHER_TO_STOP_SECONDS = 1.0
 
 
 ONE_VIEW = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -178,6 +181,20 @@ class Database:
         self.engine.dispose()
 
 
+def heard(listening: psycopg.Connection[Any], stop: threading.Event) -> Iterator[psycopg.Notify]:
+    """Yield what is notified on a connection of `listen`, until `stop` is set.
+
+    Between two looks at `stop` it waits for the kernel alone: 0.02 ms of processor time, where psycopg's `notifies`
+    takes 0.13 ms and more.
+    """
+    readable = polling.poll()
+    readable.register(listening.fileno(), polling.POLLIN)
+    yield from listening.notifies(timeout=0)  # what came while the channels were named
+    while not stop.is_set():
+        if readable.poll(1000 * LOOK_WHETHER_TO_STOP_SECONDS):
+            yield from listening.notifies(timeout=0)
+
+
 _DURABLE = ("fsync", "full_page_writes")
 
 
@@ -247,7 +264,9 @@ def pipelined(connection: Connection) -> Iterator[None]:
         yield
 
 
-def read_together(connection: Connection, *queries: tuple[Select[Any] | TextClause, dict[str, Any]]) -> list[list[Any]]:
+def read_together(
+    connection: Connection, *queries: tuple[Select[*tuple[Any, ...]] | TextClause, dict[str, Any]]
+) -> list[list[Any]]:
     """The rows of several queries, each with what it binds, sent without waiting for each other's answers.
 
     Nor for that of BEGIN, if they are a transaction's first. Rows are named tuples of what psycopg makes of
@@ -331,7 +350,7 @@ def _pipeline(connection: Connection) -> Iterator[psycopg.Connection[Any]]:
 
 
 @lru_cache(maxsize=64)
-def _compiled(query: Select[Any] | TextClause, dialect: Dialect) -> Compiled:
+def _compiled(query: Select[*tuple[Any, ...]] | TextClause, dialect: Dialect) -> Compiled:
     return query.compile(dialect=dialect)
 
 

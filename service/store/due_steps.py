@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ARRAY, BigInteger, Connection, Select, bindparam, func, not_, or_, select
 
 from service.store import features, labels, leases, parked
+from service.store.database import read_together
 from service.store.tables import leases as leased
 from service.store.tables import parked as parked_steps
 from service.store.tables import publications, streams
@@ -33,7 +34,8 @@ def due_steps(connection: Connection, *, but: Collection[int] = (), most: int = 
     but, most: some publications aside, and so many at most.
     """
     bound = {"but": list(but), "most": most, "steps": parked.MOST_WAITING, "bytes": parked.MOST_BYTES}
-    return [DueStep(*row) for row in connection.execute(_due(), bound)]
+    (rows,) = read_together(connection, (_due(), bound))
+    return [DueStep(*row) for row in rows]
 
 
 def untaken(step: DueStep) -> leases.Among:

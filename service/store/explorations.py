@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import ARRAY, Connection, Row, Text, delete, func, insert, literal, select, update
 from sqlalchemy.dialects import postgresql
 
 from service.store import leases
+from service.store.database import read_together
 from service.store.tables import datasets, explorations, findings
 from service.store.tables import leases as leased
 
@@ -126,8 +127,15 @@ def cancel(connection: Connection, identity: int) -> None:
 
 def under_way(connection: Connection) -> Sequence[int]:
     """Those that wait or run, the oldest first."""
-    query = select(explorations.c.id).where(explorations.c.state.in_(UNDER_WAY)).order_by(explorations.c.id)
-    return connection.execute(query).scalars().all()
+    (rows,) = read_together(connection, (_UNDER_WAY, {}))
+    return [row.id for row in rows]
+
+
+_UNDER_WAY = (
+    select(explorations.c.id)
+    .where(explorations.c.state == func.any(literal(list(UNDER_WAY), ARRAY(Text))))
+    .order_by(explorations.c.id)
+)
 
 
 def begin(connection: Connection, identity: int) -> Exploration | None:

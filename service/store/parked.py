@@ -174,10 +174,13 @@ _WITH_DUE = select(parked.c.stream_id).where(_OF_STREAMS, parked.c.tick <= func.
 
 def next_ticks(connection: Connection) -> list[NextTick]:
     """Return the next tick of each stream on which a step waits, the earliest first."""
-    tick = func.min(parked.c.tick)
-    left = func.extract("epoch", tick - func.clock_timestamp())
-    query = select(parked.c.stream_id, left.label("seconds")).group_by(parked.c.stream_id).order_by(tick)
-    return [NextTick(stream_id=row.stream_id, seconds=float(row.seconds)) for row in connection.execute(query)]
+    (rows,) = read_together(connection, (_NEXT_TICKS, {}))
+    return [NextTick(stream_id=row.stream_id, seconds=float(row.seconds)) for row in rows]
+
+
+_FIRST = func.min(parked.c.tick)
+_LEFT = func.extract("epoch", _FIRST - func.clock_timestamp()).label("seconds")
+_NEXT_TICKS = select(parked.c.stream_id, _LEFT).group_by(parked.c.stream_id).order_by(_FIRST)
 
 
 def drop(connection: Connection, publication: int) -> None:

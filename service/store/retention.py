@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ARRAY, BigInteger, Connection, bindparam, func, select
 
 from service.store import leases, locks, publications, segments
-from service.store.database import any_of
+from service.store.database import read_together
 from service.store.leases import Lease
 from service.store.publications import Publication
 from service.store.segments import Segment
@@ -53,18 +53,19 @@ def progress_of_each(connection: Connection, identities: Sequence[int]) -> dict[
 
     Each member only grows while those before it stay: how far a stream and its publications are, and how many ended.
     """
-    mine = published.c.stream_id == streams.c.id
-    ended = func.count().filter(published.c.state != "running")
-    query = (
-        select(
-            streams.c.id,
-            streams.c.records,
-            func.count(published.c.id),
-            func.sum(published.c.position),
-            ended,
-        )
-        .outerjoin(published, mine)
-        .where(streams.c.id == any_of(identities), streams.c.retention == "needed")
-        .group_by(streams.c.id)
+    (rows,) = read_together(connection, (_PROGRESS, {"streams": list(identities)}))
+    return {stream: tuple(far) for stream, *far in rows}
+
+
+_PROGRESS = (
+    select(
+        streams.c.id,
+        streams.c.records,
+        func.count(published.c.id),
+        func.sum(published.c.position),
+        func.count().filter(published.c.state != "running"),
     )
-    return {stream: tuple(far) for stream, *far in connection.execute(query)}
+    .outerjoin(published, published.c.stream_id == streams.c.id)
+    .where(streams.c.id == func.any(bindparam("streams", type_=ARRAY(BigInteger))), streams.c.retention == "needed")
+    .group_by(streams.c.id)
+)

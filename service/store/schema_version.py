@@ -12,12 +12,26 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import ARRAY, ColumnElement, Connection, Text, delete, exists, func, insert, literal, select, text
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Select,
+    Text,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+)
 
 from service.store.database import DatabaseUnavailable
 from service.store.tables import served_schemas
 
 _FIELDS = re.compile(r'^(revision|down_revision|widens) = "?(\w+)"?$', re.MULTILINE)
+_OID = text("SELECT to_regclass(:table)")
 _LEASES_STAND_STILL = text("LOCK TABLE leases IN EXCLUSIVE MODE")
 _LEASES_ARE_LOST = text(
     "UPDATE leases SET epoch = epoch + 1, expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()"
@@ -40,16 +54,22 @@ def serves(connection: Connection) -> bool:
     """Return whether this version may run: on its own schema, or on one that was only widened since."""
     if not _exists(connection, served_schemas.name):
         return False
-    return connection.execute(select(is_served())).scalar_one()
+    return connection.execute(_serving(newest())).scalar_one()
+
+
+@cache
+def _serving(revisions: frozenset[str]) -> Select[bool]:
+    return select(_is_any_of(revisions))
 
 
 def is_served() -> ColumnElement[bool]:
     """Return the same as a condition, for a query."""
-    return exists(
-        select(served_schemas.c.revision).where(
-            served_schemas.c.revision == func.any(literal(sorted(newest()), ARRAY(Text)))
-        )
-    )
+    return _is_any_of(newest())
+
+
+def _is_any_of(revisions: frozenset[str]) -> ColumnElement[bool]:
+    served = served_schemas.c.revision == func.any(literal(sorted(revisions), ARRAY(Text)))
+    return exists(select(served_schemas.c.revision).where(served))
 
 
 def stop_leases(connection: Connection) -> None:
@@ -113,4 +133,4 @@ def revisions(connection: Connection) -> set[str]:
 
 
 def _exists(connection: Connection, table: str) -> bool:
-    return connection.execute(text("SELECT to_regclass(:table)"), {"table": table}).scalar_one() is not None
+    return connection.execute(_OID, {"table": table}).scalar_one() is not None

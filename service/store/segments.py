@@ -222,11 +222,6 @@ def undeleted_erasures(connection: Connection, stream: int) -> list[tuple[int, i
     return [(row.id, row.start, row.stop) for row in rows]
 
 
-def streams_with_undeleted_erasures(connection: Connection) -> set[int]:
-    """Return the streams with erasures whose bytes are still there, by one query: there may be hundreds of streams."""
-    return set(connection.scalars(select(erasures.c.stream_id).where(erasures.c.deleted_at.is_(None)).distinct()))
-
-
 def mark_deleted(connection: Connection, lease: leases.Lease, identities: Sequence[int]) -> None:
     leases.check(connection, lease)
     connection.execute(update(erasures).where(erasures.c.id.in_(identities)).values(deleted_at=func.now()))

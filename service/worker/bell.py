@@ -2,7 +2,7 @@
 
 import threading
 
-from service.store.database import NEW_LABELS, NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable
+from service.store.database import NEW_LABELS, NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable, heard
 
 LOOK_ANYWAY_SECONDS = 2.0  # a notification can be lost while the database is away
 
@@ -59,8 +59,7 @@ class Bell:
         while not stop.is_set():
             try:
                 with self._database.listen(NEW_RECORDS, NEW_PUBLICATION, NEW_LABELS) as connection:
-                    while not stop.is_set():
-                        for _ in connection.notifies(timeout=0.5, stop_after=1):
-                            self.ring()
+                    for _ in heard(connection, stop):
+                        self.ring()
             except DatabaseUnavailable:
                 stop.wait(0.5)

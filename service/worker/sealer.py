@@ -18,10 +18,10 @@ import structlog
 
 from service import metrics
 from service.ledger import high_water_mark
-from service.log import Entry, LogLost, LogUnavailable, Primaries, Reader
+from service.log import Entry, LogLost, LogUnavailable, Position, Primaries, Reader
 from service.mechanisms.building import needs
 from service.store import changes, leases, numbering, retention, segments, streams
-from service.store.database import FREE_STREAM, Database, DatabaseUnavailable
+from service.store.database import FREE_STREAM, Database, DatabaseUnavailable, heard
 from service.store.leases import Lease, LeaseLost
 from service.store.numbering import SealedEntry, UnitErased, Unreadable
 from service.store.segment_files import FilesReplaced, SegmentFiles
@@ -60,6 +60,7 @@ class Sealer:
         self._files, self._keeper = files, keeper
         self._share = Share(keeper)
         self._held: dict[str, tuple[Lease, Stream]] = {}  # by name of the log
+        self._positions: tuple[dict[str, tuple[Lease, Stream]], dict[str, Position]] = {}, {}  # of what was held
         self._tidy_again: dict[str, float] = {}
         self._not_before: dict[int, float] = {}  # by id of the stream
         self._moved: dict[str, object] = {}  # how far its publications were when unneeded records were dropped
@@ -88,9 +89,8 @@ class Sealer:
         while not stop.is_set():
             try:
                 with self._database.listen(FREE_STREAM) as connection:
-                    while not stop.is_set():
-                        for _ in connection.notifies(timeout=0.5, stop_after=1):
-                            self._rung.set()
+                    for _ in heard(connection, stop):
+                        self._rung.set()
             except DatabaseUnavailable:
                 stop.wait(0.5)
 
@@ -103,22 +103,20 @@ class Sealer:
         if not self._held:
             self._rung.wait(wait_milliseconds / 1000)
             return
-        positions = {log: position_of(stream) for log, (_, stream) in self._held.items()}
-        for log in self._reader.wait(positions, milliseconds=wait_milliseconds):
+        if self._held != self._positions[0]:
+            self._positions = dict(self._held), {log: position_of(stream) for log, (_, stream) in self._held.items()}
+        for log in self._reader.wait(self._positions[1], milliseconds=wait_milliseconds):
             self._guard(log, partial(self._seal, log))
 
     def _look(self) -> None:
         """Take free streams up to this worker's share, and look after the streams that it holds."""
         self._rung.clear()
         self._look_at = time.monotonic() + LOOK_SECONDS
-        primary = self._reader.primary
+        seconds, primary = self._keeper.seconds, self._reader.primary
         self._share.appear(primary.number)
         with self._database.transaction() as connection:
-            seconds = self._keeper.seconds
-            there = changes.unsealed(connection, seconds=seconds, primary=primary.number, places=primary.places)
-            erased = segments.streams_with_undeleted_erasures(connection)
-            halted = changes.halted(connection)
-        held = self._held.items()
+            look = changes.for_sealers(connection, seconds=seconds, primary=primary.number, places=primary.places)
+        (there, erased, halted), held = look, self._held.items()
         self._let_go(*[log for log, (mine, of) in held if of.id in halted or not self._keeper.holds(mine)])
         self._let_go(*list(self._held)[: self._share.surplus(there, len(self._held))])
         now = time.monotonic()

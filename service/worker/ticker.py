@@ -12,7 +12,7 @@ from service.ledger.errors import LedgerBroken
 from service.publishing import ticks
 from service.publishing.confirmation import Confirmer
 from service.store import parked
-from service.store.database import CONFIRM, Database, DatabaseUnavailable
+from service.store.database import CONFIRM, Database, DatabaseUnavailable, heard
 from service.store.publications import Publication
 from service.tracebacks import place_of
 from service.worker.audit import Audit
@@ -20,7 +20,7 @@ from service.worker.audit import Audit
 _log = structlog.get_logger(__name__)
 
 MOST_TOGETHER = 16  # streams whose steps one transaction publishes
-LOOK_ANYWAY_SECONDS = 1.0  # for steps that another worker parked before it died
+LOOK_ANYWAY_SECONDS = 2.0  # for steps that another worker parked before it died
 MOST_FITS = 10_000  # times of fits to remember: another worker may publish the step, and nobody asks for its time
 
 
@@ -154,8 +154,7 @@ class Ticker:
         while not stop.is_set():
             try:
                 with self._database.listen(CONFIRM) as connection:
-                    while not stop.is_set():
-                        for notice in connection.notifies(timeout=0.5, stop_after=1):
-                            self._confirmer.soon(int(notice.payload))
+                    for notice in heard(connection, stop):
+                        self._confirmer.soon(int(notice.payload))
             except DatabaseUnavailable:
                 stop.wait(0.5)

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from secrets import token_hex
 
 import pytest
+from redis import Redis
+from redis.connection import AbstractConnection
 
+from service.embedded.servers import Servers
 from service.log import LogUnavailable, Position, Reader, open_readers, read_primaries
 from service.log.cluster import slot
 from service.log.connection import entries_key, state_key
@@ -128,6 +131,27 @@ def test_a_log_is_not_read_while_nothing_comes_to_it(desk: Desk):
         desk.redis.hset(state_key(quiet), "halted", "1")
         assert desk.named() == []
     busy.close()
+
+
+def test_a_wait_for_the_same_positions_packs_no_command_anew(servers: Servers, monkeypatch):
+    reader, positions, packed = Reader(servers.redis_url), {token_hex(16): START, token_hex(16): START}, []
+    real = AbstractConnection.pack_command
+
+    def pack_command(connection, *words):
+        packed.append(words[0])
+        return real(connection, *words)
+
+    monkeypatch.setattr(AbstractConnection, "pack_command", pack_command)
+    log = next(iter(positions))
+    with Redis.from_url(servers.redis_url) as redis:
+        assert [reader.wait(positions, milliseconds=1) for _ in range(3)] == [[], [], []]
+        entry = redis.xadd(entries_key(log), {"sequence": 1, "offset": 0, "batch": "x"}).decode()
+        assert reader.wait(positions, milliseconds=1) == [log]
+        assert packed.count("XREAD") == 1
+        positions[log] = Position(entry=entry, sequence=1)
+        assert reader.wait(positions, milliseconds=1) == []
+    assert packed.count("XREAD") == 2
+    reader.close()
 
 
 def test_after_a_lost_connection_all_that_came_is_named(desk: Desk):

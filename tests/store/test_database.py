@@ -1,12 +1,13 @@
 """Queries that are sent together: their answers, and what a lost connection does to those who ask next."""
 
+import threading
 import time
 
 import psycopg
 import pytest
 from sqlalchemy import bindparam, literal, select, text
 
-from service.store.database import Database, DatabaseUnavailable, pipelined, read_together, within
+from service.store.database import Database, DatabaseUnavailable, heard, notify, pipelined, read_together, within
 from service.store.tables import streams
 
 
@@ -67,3 +68,26 @@ def test_a_server_that_cannot_bound_a_transaction_is_not_asked_to(database):
         assert within(connection, 60) == ()
         with pipelined(connection):
             assert connection.execute(text("SELECT 1")).scalar_one() == 1, "no answer is waited for later"
+
+
+def test_all_that_is_notified_is_heard_until_the_listener_is_to_stop(world):
+    database, stop, payloads = Database(world.settings.database_url), threading.Event(), []
+    with database.listen("one", "another") as listening:
+        for number in range(3):
+            with database.transaction() as connection:
+                notify(connection, ("one", "another")[number % 2], str(number))
+        for notice in heard(listening, stop):
+            payloads.append((notice.channel, notice.payload))
+            if len(payloads) == 3:
+                stop.set()
+    assert payloads == [("one", "0"), ("another", "1"), ("one", "2")]
+    database.close()
+
+
+def test_a_listener_that_was_cut_says_so(world):
+    database = Database(world.settings.database_url)
+    with pytest.raises(DatabaseUnavailable), database.listen("one") as listening:
+        with database.transaction() as connection:
+            connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": listening.info.backend_pid})
+        list(heard(listening, threading.Event()))
+    database.close()

@@ -90,19 +90,19 @@ def test_who_was_overtaken_between_its_file_and_its_commit_numbers_nothing(bench
 def test_a_lease_handed_over_while_streams_are_counted_halts_nothing(bench: Bench, monkeypatch):
     with renewing(bench) as (first, _), renewing(bench) as (second, _):
         first.step(wait_milliseconds=10)
-        real, here = changes.unsealed, threading.current_thread()
+        real, here = changes.for_sealers, threading.current_thread()
 
-        def unsealed(connection, **options):
-            share = real(connection, **options)
+        def for_sealers(connection, **options):
+            look = real(connection, **options)
             if threading.current_thread() is not here:
-                return share  # the worker of another test's service looks, too
-            monkeypatch.setattr(changes, "unsealed", real)
+                return look  # the worker of another test's service looks, too
+            monkeypatch.setattr(changes, "for_sealers", real)
             bench.append(1, 2)
             first.step(wait_milliseconds=10)
             first._let_go(bench.stream.log)
-            return share._replace(free=1)
+            return look._replace(unsealed=look.unsealed._replace(free=1))
 
-        monkeypatch.setattr(changes, "unsealed", unsealed)
+        monkeypatch.setattr(changes, "for_sealers", for_sealers)
         second.step(wait_milliseconds=10)
         assert list(second._held) == [bench.stream.log]
         assert bench.now().halted is None

@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 
 import numpy as np
+import psycopg
 import pytest
 from sqlalchemy import event, update
 
@@ -329,9 +330,15 @@ def test_segments_are_not_merged_into_more_than_memory_should_hold(bench: Bench,
     assert bench.values() == list(range(16))
 
 
-def test_it_asks_no_more_where_there_are_more_streams_to_wait_for(bench: Bench):
+def test_it_asks_no_more_where_there_are_more_streams_to_wait_for(bench: Bench, monkeypatch):
     """Else a worker of hundreds of streams on which nothing comes is busy with asking."""
-    sealer, statements = bench.sealer(), []
+    sealer, statements, here = bench.sealer(), [], threading.current_thread()
+    real = psycopg.Cursor.execute
+
+    def execute(cursor, statement, *values, **options):
+        if threading.current_thread() is here:
+            statements.append(statement)
+        return real(cursor, statement, *values, **options)
 
     def asks() -> int:
         sealer.step(wait_milliseconds=10)  # takes the leases
@@ -339,9 +346,7 @@ def test_it_asks_no_more_where_there_are_more_streams_to_wait_for(bench: Bench):
         sealer.step(wait_milliseconds=10)
         return len(statements)
 
-    event.listen(
-        bench.database.engine, "before_cursor_execute", lambda *event_arguments: statements.append(event_arguments[2])
-    )
+    monkeypatch.setattr(psycopg.Cursor, "execute", execute)
     of_one = asks()
     for number in range(5):
         new_stream(bench.world, bench.database, f"other-{number}")
