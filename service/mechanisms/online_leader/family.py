@@ -106,7 +106,7 @@ FAMILY = MechanismFamily(
             place=6,
             title="`online_leader`, a batch a block",
             accuracies=(0.754, 0.773, 0.216),
-            mechanism=_KIND | {"averaging": "adaptive"},
+            mechanism=_KIND | {"averaging": "tracking"},
             learner=DESCENT.kind,
             recommendation=Recommendation(place=2, name="online_leader"),
         ),
