@@ -3,12 +3,12 @@
 A filter follows a moving target best where its innovations are white: successive ones are then uncorrelated (Kailath
 1968). Here ĝ_t is the innovation. Where it points along the step before, that step was too short: the stream moves, or
 has jumped. Where it points against it, steps go to and fro, and are too long. With u_t the step before (the mean
-gradient ĝ_(t-1)/n, without momentum and pull), a_t the agreement and m_t what it multiplies, m_0 = 1,
-    a_t = (<ĝ_t/n, u_t> + r·E‖z‖²/n²)/(‖ĝ_t/n‖·‖u_t‖), within ±1,   m_t = m_(t-1)·exp(RATE·a_t), within 1/MOST and MOST.
+gradient ĝ_(t-1)/n, without momentum and pull), q_t the agreement and m_t what it multiplies, m_0 = 1,
+    q_t = (<ĝ_t/n, u_t> + r·E‖z‖²/n²)/(‖ĝ_t/n‖·‖u_t‖), within ±1,   m_t = m_(t-1)·exp(RATE·q_t), within 1/MOST and MOST.
 A step is √m_t times as long; an iterate's part in the average is k_t = max(4/(t + 5), min(1, m_t·max(4/(t + 5), k))).
 
 r·E‖z‖² is by how much the noise of a step takes back that of the step before, on average (`taken_back`): with noise
-alone a_t is 0 on average, and the smaller, the more weights there are. So noise leaves steps as they are.
+alone q_t is 0 on average, and the smaller, the more weights there are. So noise leaves steps as they are.
 
 Statement. m_t is a function of released estimates ĝ_0 … ĝ_t, of m_0, and of public numbers: of n, of the law of the
 noise and of the factor. No record is looked at, and nothing secret of the noise (what is remembered of it enters no
