@@ -18,7 +18,8 @@ worst iterates did; without `averaging` w itself is released. k is 0 where all i
 `averaging` `recent` it is RECENT, and smaller where the noise of a step's mean gradient is longer than twice a clipped
 gradient: the noisier a step is, the more of them are averaged (`recency`).
 
-y_t is w_t, but with `averaging` `schedule_free` y_t = Π(w_t + BETWEEN·(a_t - w_t)) (Defazio et al. 2024, equation 1).
+y_t is w_t, but with `averaging` `schedule_free`, `adaptive` and `tracking` y_t = Π(w_t + b·(a_t - w_t)), b of BETWEEN
+(Defazio et al. 2024, equation 1).
 So a step corrects what the released average still gets wrong, and may be longer, the more so the more classes share
 its length; and the average may be shorter.
 
@@ -26,12 +27,14 @@ With `adaptive`, which is `schedule_free` otherwise, classes that jump are follo
 longer the mean gradient ĝ_t/n is than lately (`_surprise`), η becomes min(LONGER, max(1, r_t/SURPRISING))·η and k
 becomes min(1, k·r_t) in that step. Both are functions of what was released, so they cost nothing.
 
+With `tracking`, which is `schedule_free` otherwise, steps are as long as the stream needs, for classes: `agreement`.
+
 Following the leader is paper B's WDP-COCOP, whose equation 10 lacks the 1/t; only the losses' gradients enter the
 sums, those of the regulariser are public (paper-audit.md 2). With `conditional_gradient` w goes towards the leader
 instead of to it, and nothing is projected: WDP-COCOL, see `conditional_gradient`.
 
 Where η is not given it is such that the noise of one step has a spread of FIRST in a score, in units of a logit, but so
-that no step moves a score by more than LONGEST (`schedule_free` and `adaptive`: √(K/2) times that for K classes, two
+that no step moves a score by more than LONGEST (with gradients near the average: √(K/2) times that for K classes, two
 thirds of it for a regression). Without clipping, which bounds what overshooting can do, that would be
 far from stable; with it, and the average, smaller steps and momentum learnt more slowly and came no nearer on MNIST,
 elec2 and noaa_weather.
@@ -51,6 +54,7 @@ from service.learners.linear import Linear
 from service.learners.noisy_gradient_descent import FAMILY as DESCENT
 from service.learners.noisy_gradient_descent import clipped_at, clipped_sum, logit, steepness
 from service.learning.objective import MARGIN, summed
+from service.mechanisms.online_leader import agreement
 from service.mechanisms.online_leader.conditional_gradient import Pursuit
 from service.privacy.accounting.events import NoisyRunningSums
 from service.privacy.noise import running_sums
@@ -65,17 +69,17 @@ if TYPE_CHECKING:
 
 FIRST = 0.5
 LONGEST = 24.0
-RECENT = {"recent": (0.1, 2.0), "schedule_free": (0.3, 4.0), "adaptive": (0.3, 4.0)}
+RECENT = {"recent": (0.1, 2.0), "schedule_free": (0.3, 4.0), "adaptive": (0.3, 4.0), "tracking": (0.3, 2.0)}
 """The least part of an iterate in the average, up to which length of the noise, in clipped gradients; see `recency`."""
-BETWEEN = 0.7
+BETWEEN = {"schedule_free": 0.7, "adaptive": 0.7, "tracking": 0.6}
 SURPRISING, LONGER = 2.0, 3.0
 RISE, FALL = 0.05, 0.3
 """How fast the length that gradients had lately follows a longer one and a shorter one."""
 State = tuple["Floats", ...]
 """The memory of `running_sums`, then one number (1,), w, u and a; float64, of the shape of w.
 
-The number is how far w can be from its leader, or with `adaptive` how long mean gradients were lately. All are as
-secret as the records."""
+The number is how far w can be from its leader, with `adaptive` how long mean gradients were lately, and with
+`tracking` the logarithm of m_t. All are as secret as the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,19 +155,46 @@ class OnlineGradient(Linear):
         noise = perturbation.noise.expected_norm() / records / self.longest
         return least * min(1.0, quiet / noise)
 
+    def _part(self, step: int, answer: float, least: float) -> float:
+        """Return k_t; answer: by how much k is multiplied, least: k."""
+        first = 4.0 / (step + 5.0)
+        if self.averaging == "tracking":
+            least = max(first, least)
+        return max(first, min(1.0, answer * least))
+
     @property
     def _between(self) -> float:
         """Return how far gradients are taken from the iterate towards the average; 0: at the iterate."""
-        return BETWEEN if self.averaging in ("schedule_free", "adaptive") and self.strong_convexity is None else 0.0
+        if isinstance(self.averaging, bool) or self.strong_convexity is not None:
+            return 0.0
+        return BETWEEN.get(self.averaging, 0.0)
+
+    def _response(
+        self, mean: Floats, state: State, n: int, perturbation: NoisyRunningSums
+    ) -> tuple[float, float, Floats]:
+        """Return how many times longer a step is, by how much k is multiplied, and the number of the next state.
+
+        state: the number and u of before. In a regression nothing answers the stream: there a step that goes too far
+        makes the next gradient longer, and so on.
+        """
+        number, velocity = state
+        if not self.classes:
+            return 1.0, 1.0, number
+        if self.averaging == "adaptive":
+            surprise, lately = self._surprise(mean, float(number[0]), n)
+            return min(LONGER, max(1.0, surprise / SURPRISING)), surprise, np.array([lately])
+        if self.averaging == "tracking":
+            part = (1.0 - self.momentum) * agreement.taken_back(perturbation.factor)
+            noise = part * (perturbation.noise.expected_norm() / n) ** 2
+            followed = agreement.followed(float(number[0]), mean, velocity, noise)
+            return math.exp(followed / 2.0), math.exp(followed), np.array([followed])
+        return 1.0, 1.0, number
 
     def _surprise(self, mean: Floats, lately: float, n: int) -> tuple[float, float]:
         """Return r_t, at least 1, and how long mean gradients were lately, this one among them.
 
-        The draw of a batch moves a mean of n clipped gradients by C/√n at most, which surprises nobody. In a regression
-        nothing does: there a step that goes too far makes the next gradient longer, and so on.
+        The draw of a batch moves a mean of n clipped gradients by C/√n at most, which surprises nobody.
         """
-        if self.averaging != "adaptive" or not self.classes:
-            return 1.0, lately
         length = float(np.linalg.norm(mean))
         if not lately:
             return 1.0, length
@@ -200,14 +231,12 @@ class OnlineGradient(Linear):
         estimate, remembered = perturbation.sums.release(total, tuple(memory), place)
         if records.units is not None:  # n is of units, by the public pattern; without any it is a step of noise alone
             n = max(1, records.units)
-        mean, surprise = estimate / n, 1.0
+        mean, answer = estimate / n, 1.0
         if self.strong_convexity is None:
-            surprise, lately = self._surprise(mean, float(apart[0]), n)
-            apart = np.array([lately])
+            longer, answer, apart = self._response(mean, (apart, velocity), n, perturbation)
             gradient = mean + self.regularization * (point - origin)
             velocity = self.momentum * velocity + (1.0 - self.momentum) * gradient
-            rate = self.rate(perturbation, n) * min(LONGER, max(1.0, surprise / SURPRISING))
-            weights = self.constraint.project(weights - rate * velocity, origin)
+            weights = self.constraint.project(weights - longer * self.rate(perturbation, n) * velocity, origin)
         elif self.projected:
             velocity = velocity + mean
             weights = self.constraint.project(origin - velocity / (self.strong_convexity * (step + 1)), origin)
@@ -216,8 +245,7 @@ class OnlineGradient(Linear):
             weights, apart = pursuit.step(weights, apart, velocity, mean, step)
             velocity = velocity + mean
         if self.averaging:
-            least = min(1.0, surprise * self.recency(perturbation, n))
-            average = average + max(4.0 / (step + 5.0), least) * (weights - average)
+            average = average + self._part(step, answer, self.recency(perturbation, n)) * (weights - average)
         else:
             average = weights
         return *remembered, apart, weights, velocity, average

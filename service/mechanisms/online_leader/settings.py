@@ -15,13 +15,13 @@ LARGEST_LEAF_WINDOW = 1024  # a model's worth of numbers is remembered of each o
 LARGEST_BLOCK_WINDOW = 2**20  # what is summed up exactly needs a lattice the coarser, the longer the window
 
 
-Averages = Literal["recent", "schedule_free", "adaptive"]
+Averages = Literal["recent", "schedule_free", "adaptive", "tracking"]
 
 
 def _averaging(value: object) -> object:
     if isinstance(value, bool) or value in get_args(Averages):
         return value
-    raise PydanticCustomError("bool_type", "must be true, false, recent, schedule_free or adaptive")
+    raise PydanticCustomError("bool_type", "must be true, false, recent, schedule_free, adaptive or tracking")
 
 
 Averaging = Annotated[
@@ -31,7 +31,7 @@ Averaging = Annotated[
 ]
 """Whether models are averages of iterates, and of which; see `online_gradient`.
 
-New publications take `adaptive`; those that began before there was one have another in their settings.
+New publications take `tracking`; those that began before there was one have another in their settings.
 """
 
 
@@ -61,7 +61,7 @@ class OnlineLeaderMechanism(Shape):
         Positive | None, Field(description="μ: follow the leader instead of taking steps of a learning rate")
     ] = None
     clip: Annotated[Positive | None, Field(description="norm to which a record's gradient is clipped")] = None
-    averaging: Averaging = "adaptive"
+    averaging: Averaging = "tracking"
     constraint: ConstraintName = "ball"
     radius: Annotated[Positive | None, Field(description="of the set that iterates are kept in")] = None
     step: Literal["projection", "conditional_gradient"] = "projection"

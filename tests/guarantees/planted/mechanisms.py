@@ -105,6 +105,17 @@ def records_that_teach_an_encoder_and_are_counted_too() -> None:
     wrap(Lifelong, "step", step)
 
 
+@bug(
+    "tests/mechanisms/online_leader/test_averages.py::"
+    "test_neither_averages_nor_steps_know_more_of_records_than_the_estimate_that_is_released"
+)
+def steps_that_know_the_gradients_without_their_noise() -> None:
+    """Steps are longer where the true sums of gradients agree, which nobody paid for."""
+    from service.mechanisms.online_leader.online_gradient import OnlineGradient
+
+    rewrite(OnlineGradient.advance, ("self._response(mean, ", "self._response(total / n, "))
+
+
 @bug("tests/mechanisms/online_leader/test_online_leader.py::test_every_restart_goes_on_exactly")
 def noise_that_a_restart_draws_again() -> None:
     """The memory gets fresh noise when it is read back."""

@@ -1,5 +1,8 @@
 """Publications of online leaders, of small batches, with each kind of noise."""
 
+import numpy as np
+from scipy import special
+
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.streams.schema import StreamSchema
@@ -30,3 +33,18 @@ def publication(noise="blt", privacy=GAUSSIAN, classes=3, learner=None, features
             }
         ),
     )
+
+
+def factor(noise, steps):
+    """C of paper-audit.md 8.1, by hand, and its norm over an infinite stream."""
+    lags = np.arange(steps)
+    if noise == "toeplitz":
+        column = np.array([special.binom(2 * l, l) / 4.0**l for l in lags]) * 0.9**lags
+        long = np.exp(2 * (special.gammaln(np.arange(44) + 0.5) - special.gammaln(np.arange(44) + 1.0)))
+        norm = np.sqrt((long / np.pi * 0.81 ** np.arange(44)).sum())
+    else:
+        decays = np.array([0.99897285, 0.97855964, 0.74328276]) * 0.9
+        scales = np.array([0.04444111, 0.12054534, 0.31138952]) * 0.9
+        column = np.array([1.0, *(decays ** (lags[1:, None] - 1.0) @ scales)])
+        norm = np.sqrt(1 + np.sum((decays ** np.arange(3000)[:, None] @ scales) ** 2))
+    return np.tril(column[np.abs(lags[:, None] - lags)]), norm

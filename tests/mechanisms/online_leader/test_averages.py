@@ -5,8 +5,12 @@ import pytest
 from scipy import special
 
 from service.learning.records import Records
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.online_leader.agreement import taken_back
+from service.privacy.currency import Currency
 from service.privacy.noise.additive import Gaussian
-from tests.mechanisms.online_leader.publications import BATCH, publication
+from service.privacy.noise.correlated import Correlated
+from tests.mechanisms.online_leader.publications import BATCH, factor, publication
 from tests.mechanisms.steps import FEATURES, data, reader, run
 
 
@@ -36,25 +40,31 @@ def test_released_models_are_averages_of_projected_steps_along_noisy_sums(averag
         w = origin + away * min(1.0, 0.5 / np.linalg.norm(away))
         average = average + max(4 / (t + 5), most * min(1, 4 * 0.3 / noise)) * (w - average)
         np.testing.assert_allclose(release.parameters, average, rtol=0, atol=1e-5)  # norms are inflated by 2^-20
-    assert publication().learner.averaging == "adaptive"
+    assert publication().learner.averaging == "tracking"
     assert reached > 0.5, "the ball was never reached"
 
 
-def test_where_gradients_are_suddenly_longer_old_iterates_are_forgotten_and_steps_are_longer(monkeypatch):
-    """Recomputed with SciPy, with no noise, on two classes that change their places after ten batches."""
-    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
-    count, clip, eta = 400, 0.5, 4.0
+def changing_places(count, wrong=0.0):
+    """Return the rows and labels of two classes that change their places after ten batches, and what reads them.
+
+    wrong: the share of labels that are of the other class.
+    """
     rng = np.random.default_rng(5)
     y = rng.integers(0, 2, 20 * count)
     sign = np.where(y == 1, 1.0, -1.0) * np.where(np.arange(len(y)) < 10 * count, 1.0, -1.0)
     x = (rng.normal(size=(len(y), FEATURES)) / 4 + sign[:, None] / 2).astype(np.float32)
     rows = x * np.minimum(1, 1 / np.linalg.norm(x.astype(float), axis=1, keepdims=True))
+    y = np.where(rng.random(len(y)) < wrong, 1 - y, y)
+    return rows, y, lambda start, end: Records(x=x[start:end], y=y[start:end])
 
-    def read(start, end):
-        return Records(x=x[start:end], y=y[start:end])
 
+def test_where_gradients_are_suddenly_longer_old_iterates_are_forgotten_and_steps_are_longer(monkeypatch):
+    """Recomputed with SciPy, with no noise."""
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    count, clip, eta = 400, 0.5, 4.0
+    rows, y, read = changing_places(count)
     settings = {"batch": count, "clip": clip, "learning_rate": eta, "classes": 2}
-    released, _ = run(publication(**settings), 20, read)
+    released, _ = run(publication(**settings, averaging="adaptive"), 20, read)
     noise = released[0].perturbation.noise.expected_norm() / count
     slowly = min(0.3, 0.3 * 4 * clip / noise)
     w = average = np.zeros(FEATURES)
@@ -71,6 +81,61 @@ def test_where_gradients_are_suddenly_longer_old_iterates_are_forgotten_and_step
         average = average + max(4 / (t + 5), min(1.0, slowly * ratios[-1])) * (w - average)
         np.testing.assert_allclose(np.ravel(release.parameters), average, rtol=0, atol=1e-4)
     assert max(ratios[1:10]) < 1.5 < 3 < ratios[10]
+
+
+def test_steps_are_longer_while_gradients_agree_with_the_step_before_and_shorter_while_they_do_not(monkeypatch):
+    """Recomputed with SciPy, with no noise: steps go to and fro, then the classes change their places."""
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    count, clip, eta = 400, 0.5, 24.0
+    rows, y, read = changing_places(count, wrong=0.3)
+    settings = {"batch": count, "clip": clip, "learning_rate": eta, "classes": 2}
+    released, _ = run(publication(**settings, privacy={"epsilon": 10, "delta": 1e-6}), 20, read)
+    noise = released[0].perturbation.noise.expected_norm() / count
+    inverse = np.linalg.inv(factor("blt", 100)[0])[:, 0]
+    taken_back = -inverse[1:] @ inverse[:-1]
+    w = average = before = np.zeros(FEATURES)
+    logarithm, multiples = 0.0, []
+    for t, release in enumerate(released):
+        batch = slice(t * count, (t + 1) * count)
+        point = w + 0.6 * (average - w)
+        gradients = (special.expit(rows[batch] @ point) - y[batch])[:, None] * rows[batch]
+        mean = (gradients * np.minimum(1, clip / np.linalg.norm(gradients, axis=1, keepdims=True))).mean(axis=0)
+        if t:
+            agreement = (mean @ before + taken_back * noise**2) / np.linalg.norm(mean) / np.linalg.norm(before)
+            logarithm = np.clip(logarithm + 0.4 * np.clip(agreement, -1, 1), -np.log(5), np.log(5))
+        multiples.append(np.exp(logarithm))
+        before = mean
+        w = w - eta * np.sqrt(multiples[-1]) * mean
+        first, least = 4 / (t + 5), 0.3 * min(1, 2 * clip / noise)
+        average = average + max(first, min(1, multiples[-1] * max(first, least))) * (w - average)
+        np.testing.assert_allclose(np.ravel(release.parameters), average, rtol=0, atol=1e-3)
+    assert min(multiples[:12]) < 0.4 < 0.7 < max(multiples[12:])
+
+
+def test_neither_averages_nor_steps_know_more_of_records_than_the_estimate_that_is_released(monkeypatch):
+    """The same estimates make the same models of other records, with another memory of noise."""
+    estimates = np.random.default_rng(7).normal(size=(6, 3, FEATURES))
+    x, y = data()
+    for averaging in (False, True, "recent", "schedule_free", "adaptive", "tracking"):
+        leader = publication(averaging=averaging, learner={"momentum": 0.3}).learner
+        ways = []
+        for sign in (1, -1):
+            records = Records(x=sign * x[:BATCH], y=y[:BATCH])
+            perturbation = leader.perturbation(Currency.ZCDP, 0.1, BATCH)
+            state = leader.start(np.zeros((3, FEATURES)))
+            for step, estimate in enumerate(estimates):
+                memory = tuple(np.full((3, FEATURES), float(sign)) for _ in range(3))
+                monkeypatch.setattr(Correlated, "release", lambda *_, to=(estimate, memory): to)
+                state = leader.advance(state, records, BATCH, np.zeros((3, FEATURES)), perturbation, step)
+            ways.append(state[-4:])
+        for one, other in zip(*ways, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["blt", "toeplitz"])
+def test_the_noise_of_a_step_takes_back_a_known_part_of_the_step_before(kind):
+    inverse = np.linalg.inv(factor(kind, 44)[0])[:, 0]
+    assert taken_back(publication(kind).learner.runs.at(0)[0]) == pytest.approx(-inverse[1:] @ inverse[:-1], rel=1e-3)
 
 
 @pytest.mark.parametrize(("epsilon", "noisy"), [(200, False), (0.5, True)])
@@ -124,3 +189,18 @@ def test_regressions_are_never_surprised(monkeypatch):
         ways.append(run(leader, 20, lambda start, end: Records(x=x[start:end], y=y[start:end]))[0])
     for adaptive, schedule_free in zip(*ways, strict=True):
         np.testing.assert_array_equal(adaptive.parameters, schedule_free.parameters)
+    _, chain = run(publication(stream=stream, batch=400), 4, lambda start, end: Records(x=x[start:end], y=y[start:end]))
+    assert chain[-4].values == [0.0], "the logarithm of how much longer steps are"
+
+
+def test_publications_keep_the_averages_that_they_began_with():
+    configuration = {
+        "mechanism": {"kind": "online_leader", "batch": 8},
+        "learner": {"kind": "noisy_gradient_descent"},
+        "privacy": {"epsilon": 1, "delta": 1e-6},
+    }
+    new = PublicationConfiguration.model_validate(configuration).begun().stored()
+    assert new["mechanism"]["averaging"] == "tracking"
+    for averaging in (True, "recent", "schedule_free", "adaptive"):
+        older = new | {"mechanism": new["mechanism"] | {"averaging": averaging}}
+        assert PublicationConfiguration.model_validate(older).stored() == older

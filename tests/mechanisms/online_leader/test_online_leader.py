@@ -12,7 +12,7 @@ from service.privacy.currency import Currency
 from service.privacy.noise import additive as noises
 from service.privacy.noise.additive import Gaussian
 from tests import chance
-from tests.mechanisms.online_leader.publications import BATCH, NOISES, publication
+from tests.mechanisms.online_leader.publications import BATCH, NOISES, factor, publication
 from tests.mechanisms.steps import FEATURES, GAUSSIAN, RHO, data, goes_on_exactly, nothing, reader, run
 
 
@@ -98,21 +98,6 @@ def test_what_was_forgotten_is_never_made_up(noise):
             mechanism.step(6 * BATCH, wrong, 6, reader())
     with pytest.raises(Forgotten):
         mechanism.step(BATCH, chain, 1, reader())
-
-
-def factor(noise, steps):
-    """C of paper-audit.md 8.1, by hand, and its norm over an infinite stream."""
-    lags = np.arange(steps)
-    if noise == "toeplitz":
-        column = np.array([special.binom(2 * l, l) / 4.0**l for l in lags]) * 0.9**lags
-        long = np.exp(2 * (special.gammaln(np.arange(44) + 0.5) - special.gammaln(np.arange(44) + 1.0)))
-        norm = np.sqrt((long / np.pi * 0.81 ** np.arange(44)).sum())
-    else:
-        decays = np.array([0.99897285, 0.97855964, 0.74328276]) * 0.9
-        scales = np.array([0.04444111, 0.12054534, 0.31138952]) * 0.9
-        column = np.array([1.0, *(decays ** (lags[1:, None] - 1.0) @ scales)])
-        norm = np.sqrt(1 + np.sum((decays ** np.arange(3000)[:, None] @ scales) ** 2))
-    return np.tril(column[np.abs(lags[:, None] - lags)]), norm
 
 
 @pytest.mark.parametrize("kind", ["blt", "toeplitz"])
