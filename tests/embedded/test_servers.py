@@ -21,6 +21,7 @@ from service.embedded.directory import open_data_directory
 from service.embedded.postgres import Postgres, possible_identities
 from service.embedded.processes import stop_together
 from service.embedded.servers import await_ready
+from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
 from tests.conftest import wait_until
 
@@ -90,6 +91,14 @@ def test_settings_that_keep_data(data_dir):
     assert settings["port"] == "0"
     assert shown == dict(zip(names, ("on", "on", "on", "UTF8", ""), strict=True))
     assert not superuser
+
+
+def test_servers_are_given_neither_secrets_nor_settings_of_others(data_dir, monkeypatch):
+    monkeypatch.setenv("PERENNIAL_ADMIN_KEY", "secret")
+    monkeypatch.setenv("PGDATA", "/elsewhere")
+    with open_data_directory(data_dir, StopRequest()) as directory:
+        for server in (Postgres(directory), Valkey(directory)):
+            assert {"PERENNIAL_ADMIN_KEY", "PGDATA"}.isdisjoint(server.child.program.environment)
 
 
 def test_only_the_owner_can_enter(tmp_path):

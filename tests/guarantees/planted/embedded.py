@@ -133,3 +133,17 @@ def noise_from_a_generator_in_memory() -> None:
     from service.privacy.noise import samplers
 
     samplers.os = SimpleNamespace(urandom=np.random.default_rng().bytes)
+
+
+@bug(f"{_SERVERS}::test_servers_are_given_neither_secrets_nor_settings_of_others")
+def servers_that_are_given_all_of_our_environment() -> None:
+    """The administrator's key is in it, and PGDATA, which names another folder."""
+    from service.embedded import processes
+
+    rewrite(
+        processes.server_environment,
+        (
+            'for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR") if name in os.environ',
+            "for name in os.environ",
+        ),
+    )
