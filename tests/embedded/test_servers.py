@@ -33,6 +33,13 @@ with embedded_servers(sys.argv[1]) as servers:
     print(servers.redis_url, servers.database_url, flush=True)
     sys.stdin.read()
 """
+START_AS_NOBODY = """
+import os, subprocess, sys
+command = [sys.executable, "-I", "-S", sys.argv[1], "--parent", str(os.getpid()), "--signal", "9"]
+command += ["--identity", "user", "--uid", "65534", "--gid", "65534", "--", "/bin/sleep", "1000"]
+print(subprocess.Popen(command).pid, flush=True)
+sys.stdin.read()
+"""
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be someone else")
 
 
@@ -196,6 +203,21 @@ def test_nothing_outlives_a_parent_killed_with_9(data_dir, processes_on, busy_ba
             wait_until(lambda: not processes_on(data_dir))
     with embedded_servers(data_dir):
         pass
+
+
+@as_root
+def test_nor_does_what_runs_as_another_user():
+    """Linux forgets to tell a process of its parent's death when the process becomes another user."""
+    command = [sys.executable, "-c", START_AS_NOBODY, processes.wrapper.__file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        pid = int(parent.stdout.readline())
+        wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+        parent.kill()
+    try:
+        wait_until(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_busy_leftover_of_a_killed_postgres_delays_the_next_start(data_dir, processes_on, busy_backend):

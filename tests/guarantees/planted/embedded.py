@@ -147,3 +147,23 @@ def servers_that_are_given_all_of_our_environment() -> None:
             "for name in os.environ",
         ),
     )
+
+
+@bug(f"{_SERVERS}::test_nor_does_what_runs_as_another_user")
+def a_database_that_outlives_whoever_started_it() -> None:
+    """The signal is asked for before the process becomes another user, which takes it back."""
+    import atexit
+    import shutil
+    from pathlib import Path
+    from tempfile import mkdtemp
+
+    from service.embedded import processes
+
+    source = Path(processes.wrapper.__file__).read_text()
+    asked, becomes = "        die_with_parent(arguments", '        if arguments.identity == "namespace":\n'
+    line = next(line for line in source.splitlines(keepends=True) if line.startswith(asked))
+    assert source.count(line) == source.count(becomes) == 1
+    atexit.register(shutil.rmtree, folder := mkdtemp())
+    changed = Path(folder) / "child.py"
+    changed.write_text(source.replace(line, "").replace(becomes, line + becomes))
+    processes.wrapper.__file__ = str(changed)
