@@ -160,8 +160,8 @@ def a_database_that_outlives_whoever_started_it() -> None:
     from service.embedded import processes
 
     source = Path(processes.wrapper.__file__).read_text()
-    asked, becomes = "        die_with_parent(arguments", '        if arguments.identity == "namespace":\n'
-    line = next(line for line in source.splitlines(keepends=True) if line.startswith(asked))
+    asks, becomes = "        die_with_parent(arguments", '        if arguments.identity == "namespace":\n'
+    line = next(line for line in source.splitlines(keepends=True) if line.startswith(asks))
     assert source.count(line) == source.count(becomes) == 1
     atexit.register(shutil.rmtree, folder := mkdtemp())
     changed = Path(folder) / "child.py"

@@ -199,7 +199,7 @@ def test_a_figure_is_json():
 
 
 def test_a_difference_counts_more_records_of_either_sign_than_it_saw():
-    """Of one record in a hundred, and none of the other sign, the variance is that of five."""
+    """One record in a hundred, and none of the other sign: the variance is that of five."""
     quiet = CountNoise(currency=Currency.PURE, scale=1e-3, dimension=1)
     figure = Counted(noise=quiet, slots=SLOTS).difference(1, 0, 2)
     half = stats.norm.ppf(0.975) * np.sqrt(5 / SLOTS**2)
