@@ -29,6 +29,8 @@ def main(part: str) -> int:
     Path(os.environ["STAND_IN_PIDS"], f"{part}.pid").write_text(str(os.getpid()))
     while not stopping.wait(0.05):
         pass
+    folder = Path(os.environ["STAND_IN_PIDS"])
+    (folder / f"{part}.stopped").write_text("with" if (folder / "run" / "valkey.sock").exists() else "without")
     return 0
 
 

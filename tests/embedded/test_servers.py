@@ -21,6 +21,7 @@ from service.embedded.directory import open_data_directory
 from service.embedded.postgres import Postgres, possible_identities
 from service.embedded.processes import stop_together
 from service.embedded.servers import await_ready
+from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
 from tests.conftest import wait_until
 
@@ -31,6 +32,13 @@ from service.embedded import embedded_servers
 with embedded_servers(sys.argv[1]) as servers:
     print(servers.redis_url, servers.database_url, flush=True)
     sys.stdin.read()
+"""
+START_AS_NOBODY = """
+import os, subprocess, sys
+command = [sys.executable, "-I", "-S", sys.argv[1], "--parent", str(os.getpid()), "--signal", "9"]
+command += ["--identity", "user", "--uid", "65534", "--gid", "65534", "--", "/bin/sleep", "1000"]
+print(subprocess.Popen(command).pid, flush=True)
+sys.stdin.read()
 """
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be someone else")
 
@@ -90,6 +98,14 @@ def test_settings_that_keep_data(data_dir):
     assert settings["port"] == "0"
     assert shown == dict(zip(names, ("on", "on", "on", "UTF8", ""), strict=True))
     assert not superuser
+
+
+def test_servers_are_given_neither_secrets_nor_settings_of_others(data_dir, monkeypatch):
+    monkeypatch.setenv("PERENNIAL_ADMIN_KEY", "secret")
+    monkeypatch.setenv("PGDATA", "/elsewhere")
+    with open_data_directory(data_dir, StopRequest()) as directory:
+        for server in (Postgres(directory), Valkey(directory)):
+            assert {"PERENNIAL_ADMIN_KEY", "PGDATA"}.isdisjoint(server.child.program.environment)
 
 
 def test_only_the_owner_can_enter(tmp_path):
@@ -187,6 +203,21 @@ def test_nothing_outlives_a_parent_killed_with_9(data_dir, processes_on, busy_ba
             wait_until(lambda: not processes_on(data_dir))
     with embedded_servers(data_dir):
         pass
+
+
+@as_root
+def test_nor_does_what_runs_as_another_user():
+    """Linux forgets to tell a process of its parent's death when the process becomes another user."""
+    command = [sys.executable, "-c", START_AS_NOBODY, processes.wrapper.__file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        pid = int(parent.stdout.readline())
+        wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+        parent.kill()
+    try:
+        wait_until(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_busy_leftover_of_a_killed_postgres_delays_the_next_start(data_dir, processes_on, busy_backend):

@@ -75,6 +75,8 @@ def test_a_signal_stops_everything_and_the_key_stays(start_up, processes_on):
         assert up.end(number) == 0
         assert not processes_on(up.data_dir)
         keys.add((up.data_dir / "admin.key").read_text())
+        left = {part: (up.data_dir / f"{part}.stopped").read_text() for part in ("api", "worker")}
+        assert left == {"api": "with", "worker": "with"}  # its servers
     assert len(keys) == 1
 
 

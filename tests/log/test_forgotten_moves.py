@@ -1,16 +1,21 @@
-"""A database that was put back to before a move: the stream halts, and the same move shows it where its log is."""
+"""Two logs of one stream never take batches, whatever the database has forgotten, and whoever ends or hangs on the way.
+
+Where the database was put back to before a move, the stream halts, and the same move shows it where its log is.
+"""
 # ruff: noqa: F401, F811 - the fixtures are another file's
 
 from contextlib import closing
+from secrets import token_hex
 
 import pytest
 from sqlalchemy import update
 
 from service.embedded import Servers
-from service.log import MovedLog
-from service.log.connection import state_key
-from service.store import leases, tables
+from service.log import MovedLog, Position, read_primaries
+from service.log.connection import entries_key, state_key
+from service.store import leases, numbering, places, streams, tables
 from service.store.database import Database
+from service.store.leases import LeaseLost
 from service.worker import sealer
 from service.worker.moving import Immovable
 from tests.api.test_records import refused
@@ -101,3 +106,41 @@ def test_a_log_is_not_opened_again_where_the_database_has_forgotten_that_its_str
 
 def keyboard_interrupt(*_) -> None:
     raise KeyboardInterrupt
+
+
+def test_no_move_from_before_a_stream_was_resumed_can_switch_it(service: Service, database: Database):
+    """Nothing of it was numbered since; but its log may be another, and take batches."""
+    name = service.stream()
+    stream, target = row(database, name), another(database, name)
+    with database.transaction() as connection:
+        leases.create_once(connection, leases.move(stream.id))
+        lease = leases.take(connection, leases.move(stream.id), owner="first", seconds=600)
+        streams.halt(connection, stream.id, "a test did it")
+        numbering.resume(connection, stream.id, sequence=stream.sealed_sequence, lost_batches=None)
+    with pytest.raises(LeaseLost), database.transaction() as connection:
+        places.switch(connection, lease, stream, target)
+
+
+def test_the_new_log_is_closed_until_its_stream_is_there(
+    service: Service, three: Three, database: Database, monkeypatch
+):
+    """Else a command that ends before the switch would leave two logs of one stream that take batches."""
+    name, switch, before = service.stream(), places.switch, []
+
+    def look(connection, lease, stream, place):
+        with closing(MovedLog(read_primaries(three.url).every()[place - 1], stream.log, lease.epoch)) as log:
+            before.append(log.state()[0])
+        switch(connection, lease, stream, place)
+
+    monkeypatch.setattr(places, "switch", look)
+    move(service.settings, name, another(database, name))
+    assert before == ["closed"]
+
+
+def test_ids_of_the_new_log_follow_those_of_the_old_one(three: Three):
+    """Also where the clock of its server is behind."""
+    log, primary = token_hex(16), read_primaries(three.url).every()[0]
+    with closing(MovedLog(primary, log, 1)) as moved, three.redis(1) as redis:
+        moved.prepare(Position(entry="99999999999999-7", sequence=3))
+        assert redis.xlen(entries_key(log)) == 0
+        assert redis.xadd(entries_key(log), {"any": "batch"}) == b"99999999999999-8"

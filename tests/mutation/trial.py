@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY = 6 * 2**30  # bytes that a child may have: a mutant may ask for any number
-# Nothing of what needs servers is loaded, and of pytest's plugins only what these tests use.
-PLUGINS = ["-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider"]
+# Nothing of what needs servers is loaded, and of pytest's plugins only what these tests use. Processor time is what is
+# limited: a test may stand still on a busy machine, and whoever takes that for a failure calls a mutant noticed.
+PLUGINS = ["-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider", "-o", "timeout=3600"]
 PYTEST = ["-q", "-x", "--noconftest", "--assert=plain", "-m", "not long and not planted", *PLUGINS]
 
 

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import text, update
 from sqlalchemy.engine import make_url
 
-from service.ledger import high_water_mark, spending
+from service.ledger import high_water_mark, open_free_ledgers, open_ledger, spending
 from service.ledger.verify import verify
 from service.publishing import confirmation
-from service.store import charges, leases, newest, publications, releases, streams, tables
+from service.store import charges, leases, newest, publications, releases, shown, streams, tables
 from service.store.database import Database, DatabaseUnsafe
 from tests.conftest import wait_until
 from tests.worker.published import Bench
@@ -116,6 +116,33 @@ def test_what_is_confirmed_late_with_an_older_state_takes_nothing_back(bench: Be
     with bench.database.transaction() as connection:
         real(connection, *now[0])
     assert (visible(bench), sums(bench)) == before
+
+
+def test_what_is_committed_while_a_stream_is_confirmed_is_not_seen_with_it(bench: Bench, monkeypatch):
+    """The mark, which is written next, holds less."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=6))
+    crash_before_the_mark(bench, monkeypatch)
+    real = shown.unseen
+
+    def meanwhile(*args: Any) -> list[shown.Unseen]:
+        monkeypatch.setattr(shown, "unseen", real)
+        with bench.database.transaction() as connection:
+            connection.execute(update(tables.streams).values(records=10))
+        crash_before_the_mark(bench, monkeypatch)
+        return real(*args)
+
+    monkeypatch.setattr(shown, "unseen", meanwhile)
+    bench.shop().confirmer.confirm(1)
+    assert (sums(bench)[0], bench.now().position) == (6, 10)
+
+
+def test_a_stream_that_somebody_has_locked_holds_up_no_other(bench: Bench):
+    with bench.database.transaction() as holder, bench.database.transaction() as connection:
+        open_ledger(holder, 1)
+        assert open_free_ledgers(connection, [1]) == []
+    with bench.database.transaction() as connection:
+        assert [each.stream.id for each in open_free_ledgers(connection, [1])] == [1]
 
 
 def test_a_step_that_charges_and_releases_nothing_is_confirmed_after_a_crash_too(bench: Bench):

@@ -2,11 +2,12 @@
 # ruff: noqa: F811 - a fixture is another file's
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from service.ledger import open_entry
-from service.store import leases, publications, segments
+from service.store import leases, publications, retention, segments
 from tests.conftest import ADMIN_KEY, Service, blocked, publication, serving, wait_until
 from tests.worker.conftest import new_sealer
 from tests.worker.published import Bench
@@ -39,6 +40,21 @@ def test_what_is_to_be_kept_is_kept_whatever_is_needed(bench: Bench):
     drop(bench)
     assert stored_segments(bench) == before
     assert (bench.world.settings.segment_store / "log" / before[0].file).exists()
+
+
+@pytest.mark.parametrize("bench", ["needed"], indirect=True)
+def test_what_the_last_of_several_publications_needs_is_kept(bench: Bench, monkeypatch):
+    first, last = bench.now(), replace(bench.now(), name="last")
+    monkeypatch.setattr(publications, "of_stream", lambda *_: [first, last])
+    before = stored_segments(bench)
+    with bench.database.transaction() as connection:
+        lease = leases.take(connection, leases.stream(1), owner="test", seconds=600)
+        needed = {first.name: 10, last.name: 0}
+        assert retention.drop_unneeded(connection, lease, bench.stream(), lambda each: needed[each.name]) == (
+            [],
+            needed,
+        )
+    assert stored_segments(bench) == before
 
 
 @pytest.mark.parametrize("bench", ["needed"], indirect=True)

@@ -238,6 +238,17 @@ def test_a_bad_file_of_one_stream_does_not_stop_the_sealer(bench: Bench):
         assert sealer._held == {}
 
 
+def test_a_lease_that_another_took_counts_as_held_no_more(bench: Bench):
+    keeper = LeaseKeeper(bench.database, seconds=0.3)
+    lease = keeper.take(leases.stream(bench.stream.id))
+    assert keeper.holds(lease)
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.leases).values(owner="another"))
+    keeper.start()
+    wait_until(lambda: not keeper.holds(lease))
+    keeper.stop()
+
+
 def test_leases_are_renewed_again_after_the_database_refused_writes(bench: Bench):
     url = make_url(bench.world.settings.migration_url).set(username="postgres")  # may end others' sessions
     plain = url.set(drivername="postgresql").render_as_string(False)

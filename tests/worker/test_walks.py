@@ -92,6 +92,25 @@ def test_a_short_ledger_is_walked_by_who_asks(bench: Bench, monkeypatch):
     assert started(bench).audit.look(1)
 
 
+def test_a_stream_that_goes_on_while_it_is_walked_is_as_its_mark_says(bench: Bench, monkeypatch):
+    """The mark is read first: it may only have come less far than what is walked."""
+    charged(bench)
+    audit, look = bench.shop().audit, auditing.verify.look
+
+    def and_publish(*args):
+        looked = look(*args)
+        monkeypatch.setattr(auditing.verify, "look", look)
+        with bench.database.transaction() as connection:
+            connection.execute(update(tables.streams).values(records=10))
+        bench.publish_all()
+        return looked
+
+    monkeypatch.setattr(auditing.verify, "look", and_publish)
+    audit.walk(1)
+    assert bench.files.high_water_mark("log")["charges"] == 5
+    assert stream(bench).distrusted is None
+
+
 def another_stream(bench: Bench) -> int:
     """One with nothing on it."""
     settings = {"retention": "keep", "epsilon": Decimal(1), "delta": Decimal(0)}

@@ -133,3 +133,37 @@ def noise_from_a_generator_in_memory() -> None:
     from service.privacy.noise import samplers
 
     samplers.os = SimpleNamespace(urandom=np.random.default_rng().bytes)
+
+
+@bug(f"{_SERVERS}::test_servers_are_given_neither_secrets_nor_settings_of_others")
+def servers_that_are_given_all_of_our_environment() -> None:
+    """The administrator's key is in it, and PGDATA, which names another folder."""
+    from service.embedded import processes
+
+    rewrite(
+        processes.server_environment,
+        (
+            'for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR") if name in os.environ',
+            "for name in os.environ",
+        ),
+    )
+
+
+@bug(f"{_SERVERS}::test_nor_does_what_runs_as_another_user")
+def a_database_that_outlives_whoever_started_it() -> None:
+    """The signal is asked for before the process becomes another user, which takes it back."""
+    import atexit
+    import shutil
+    from pathlib import Path
+    from tempfile import mkdtemp
+
+    from service.embedded import processes
+
+    source = Path(processes.wrapper.__file__).read_text()
+    asks, becomes = "        die_with_parent(arguments", '        if arguments.identity == "namespace":\n'
+    line = next(line for line in source.splitlines(keepends=True) if line.startswith(asks))
+    assert source.count(line) == source.count(becomes) == 1
+    atexit.register(shutil.rmtree, folder := mkdtemp())
+    changed = Path(folder) / "child.py"
+    changed.write_text(source.replace(line, "").replace(becomes, line + becomes))
+    processes.wrapper.__file__ = str(changed)

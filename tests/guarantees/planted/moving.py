@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 from tests.guarantees.planted.log import _appending
 
-_MOVING = "tests/log/test_moving.py"
+_MOVING, _FORGOTTEN = "tests/log/test_moving.py", "tests/log/test_forgotten_moves.py"
 _MEMORY = f"{_MOVING}::test_it_takes_its_memory_along_and_leaves_a_mark"
 
 
@@ -90,3 +90,31 @@ def a_closed_log_that_is_opened_whatever_its_stream_does_elsewhere() -> None:
     from service.log import MovedLog
 
     wrap(MovedLog, "goes_on_after", lambda *_: False)
+
+
+@bug(f"{_FORGOTTEN}::test_the_new_log_is_closed_until_its_stream_is_there")
+def a_log_that_is_open_before_its_stream_is_there() -> None:
+    """A command that ends before the switch leaves two logs of one stream that take batches."""
+    from service.worker.moving import Mover
+
+    rewrite(
+        Mover._move,
+        ("                places.switch(", "                target.open_for_appends()\n                places.switch("),
+    )
+
+
+@bug(f"{_FORGOTTEN}::test_no_move_from_before_a_stream_was_resumed_can_switch_it")
+def a_move_that_goes_on_after_its_stream_was_resumed() -> None:
+    """The stream goes to a log that lacks what its old one has taken since."""
+    from service.store import numbering
+
+    rewrite(numbering.resume, ("leases.revoke(connection, leases.move(identity))", "pass"))
+
+
+@bug(f"{_FORGOTTEN}::test_ids_of_the_new_log_follow_those_of_the_old_one")
+def ids_that_begin_below_those_of_the_old_log() -> None:
+    """Where the clock of the new server is behind, batches come before the position that is read from."""
+    from service.log import move
+
+    assert move._PREPARE.count("if entry ~= '0-0' then") == 1
+    move._PREPARE = move._PREPARE.replace("if entry ~= '0-0' then", "if false then")

@@ -224,3 +224,19 @@ def a_sweep_by_rows_that_are_old() -> None:
         ("leases.check(connection, self._held[stream.log][0])", "pass"),
         ("        known = segments.files_of(connection, stream.id)\n", ""),
     )
+
+
+@bug("tests/worker/test_dropping.py::test_what_the_last_of_several_publications_needs_is_kept")
+def records_that_are_dropped_once_the_first_publication_has_read_them() -> None:
+    """Another one, which is not as far, misses them."""
+    from service.store import retention
+
+    rewrite(retention.drop_unneeded, ("min(needed.values()", "max(needed.values()"))
+
+
+@bug("tests/worker/test_handover.py::test_a_lease_that_another_took_counts_as_held_no_more")
+def a_lost_lease_that_counts_as_held() -> None:
+    """A worker that the others count no more never takes its share again."""
+    from service.worker.leases import LeaseKeeper
+
+    rewrite(LeaseKeeper._renew, ("del self._held[lease.resource]", "pass"))

@@ -283,3 +283,19 @@ def appending_again_what_the_log_did_not_answer() -> None:
 
     once = "return await append(shared, stream, batch, scope)"
     rewrite(ready_appends._appended, (once, f"try:\n            {once}\n        except Exception:\n            {once}"))
+
+
+@bug("tests/worker/test_confirmation.py::test_what_is_committed_while_a_stream_is_confirmed_is_not_seen_with_it")
+def a_clock_that_is_further_than_its_mark() -> None:
+    """The mark and what is shown beside it are read one after the other, and a step is committed in between."""
+    from service.publishing.confirmation import Confirmer
+
+    rewrite(Confirmer._committed, ("connection.execute(ONE_VIEW)", "pass"))
+
+
+@bug("tests/worker/test_confirmation.py::test_a_stream_that_somebody_has_locked_holds_up_no_other")
+def streams_that_are_locked_together_and_waited_for() -> None:
+    """Two who lock several streams wait for each other."""
+    from service.store import locks
+
+    rewrite(locks.free_streams, ("skip_locked=True", ""))

@@ -323,3 +323,12 @@ def a_sample_whose_size_is_not_recorded() -> None:
         return NoisyWeights(noise=noise, sensitivity=sensitivity)
 
     wrap(output_perturbation, "NoisySampledWeights", unsaid)
+
+
+@bug("tests/worker/test_walks.py::test_a_stream_that_goes_on_while_it_is_walked_is_as_its_mark_says")
+def a_mark_that_is_read_after_its_stream() -> None:
+    """A stream that was published on meanwhile seems to be older than its mark, and is distrusted."""
+    from service.worker.audit import Audit
+
+    look = "        row, findings = verify.look(connection, stream)\n"
+    rewrite(Audit.walk, (look, f"{look}        stored_mark = self._confirmer.high_water_mark(stream)\n"))

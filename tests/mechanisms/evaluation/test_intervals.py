@@ -196,3 +196,11 @@ def test_a_figure_is_json():
     figure = Figure(estimate=0.5, block=Interval(0.25, 0.75), population=Interval(0.0, 1.0))
     assert figure.described() == {"estimate": 0.5, "block": [0.25, 0.75], "population": [0.0, 1.0]}
     assert figure.scaled(2.0, 1.0).block == Interval(1.5, 2.5)
+
+
+def test_a_difference_counts_more_records_of_either_sign_than_it_saw():
+    """One record in a hundred, and none of the other sign: the variance is that of five."""
+    quiet = CountNoise(currency=Currency.PURE, scale=1e-3, dimension=1)
+    figure = Counted(noise=quiet, slots=SLOTS).difference(1, 0, 2)
+    half = stats.norm.ppf(0.975) * np.sqrt(5 / SLOTS**2)
+    assert (figure.population.low, figure.population.high) == pytest.approx((0.01 - half, 0.01 + half), abs=1 / SLOTS)

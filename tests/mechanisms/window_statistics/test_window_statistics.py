@@ -69,6 +69,15 @@ def test_without_noise_it_is_the_window_s_own_model_and_the_past_is_gone(monkeyp
     np.testing.assert_allclose(release.parameters, exact, rtol=0, atol=1e-9)
 
 
+def test_a_window_of_units_has_as_many_slots_as_its_blocks_have_units():
+    mechanism, read = publication(ridge=0.05), reader()
+    learner, (release,) = mechanism.learner, run(mechanism, 1, read)[0]
+    sums = [learner.statistics(read(start, start + BLOCK), BLOCK) for start in (0, BLOCK)]
+    estimates, origin = tuple(map(np.append, sums, (3, 4))), np.zeros(learner.shape)
+    model = learner.model(estimates, BLOCK, origin, release.perturbation, 1)
+    np.testing.assert_allclose(model, learner.solve(sums[0] + sums[1], 3 + 4, 0.05, origin), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("classes", "least", "mean", "spread"), [(0, 0.8, 0.944, 0.014), (2, 0.9, 0.958, 0.0034), (4, 0.6, 0.746, 0.0175)]
 )

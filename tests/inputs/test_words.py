@@ -1,0 +1,38 @@
+"""Each bound and each length that a field may have is said in its own words."""
+
+from typing import Annotated
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError
+
+from service.inputs.words import explained
+
+
+class Bounds(BaseModel):
+    """One field for each kind of bound."""
+
+    above: Annotated[float, Field(gt=2)] = 3
+    least: Annotated[float, Field(ge=2)] = 3
+    below: Annotated[float, Field(lt=2)] = 1
+    most: Annotated[float, Field(le=2)] = 1
+    text: Annotated[str, Field(min_length=2, max_length=3)] = "ab"
+    items: Annotated[list[int], Field(min_length=2, max_length=3)] = [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("field", "sent", "reason"),
+    [
+        ("above", 2, "must be above 2"),
+        ("least", 1, "must be at least 2"),
+        ("below", 2, "must be below 2"),
+        ("most", 3, "must be at most 2"),
+        ("text", "a", "must have 2 or more characters"),
+        ("text", "abcd", "must have 3 characters or fewer"),
+        ("items", [1], "must have 2 or more items"),
+        ("items", [1, 2, 3, 4], "must have 3 items or fewer"),
+    ],
+)
+def test_a_bound_is_named_with_its_number(field, sent, reason):
+    with pytest.raises(ValidationError) as refused:
+        Bounds.model_validate({field: sent})
+    assert explained(refused.value.errors(), Bounds) == [((field,), reason)]
