@@ -20,13 +20,12 @@ from service.api.routes.records import (
     LONGEST_IDEMPOTENCY_KEY,
     POST,
     REFUSED,
-    REPLAYED,
     append,
+    only_once,
     read_batch,
     refusals,
     slow,
 )
-from service.api.turns import take_turn
 from service.streams.batches import READERS
 
 if TYPE_CHECKING:
@@ -35,14 +34,12 @@ if TYPE_CHECKING:
     from service.api.http.flight import Body
     from service.api.http.whole_answers import Head
     from service.api.services import Services
-    from service.log import Appended
     from service.store.keys import Key
     from service.store.streams import Stream
 
 _PATH = re.compile(r"/v1/streams/([^/]+)/records")
 _FOR_THE_APPLICATION = {b"content-encoding", b"transfer-encoding", b"expect"}
 _IDEMPOTENCY_KEY_LENGTHS = range(1, LONGEST_IDEMPOTENCY_KEY + 1)
-_OF_KEYS = (b"idempotency-key", b"idempotency-after")
 
 
 class Ready(NamedTuple):
@@ -53,7 +50,6 @@ class Ready(NamedTuple):
     stream: Stream
     kind: str  # the media type
     idempotency_key: str  # or ""
-    after: str  # the Idempotency-Key of another batch, or ""
 
 
 class ReadyAppends:
@@ -80,16 +76,14 @@ class ReadyAppends:
         scope["perennial.key"] = ready.key
         ready.shared.requests.count(ready.key.id)
         try:
-            appended = await _appended(ready, receive)
+            body = orjson.dumps(await _appended(ready, receive))
         except Exception as error:  # noqa: BLE001 - the application answers it
             scope[REFUSED] = error
             await self._app(scope, receive, send)
             return
         scope["route"] = POST
         metrics.answered(scope, 202, time.perf_counter() - began)
-        body = orjson.dumps({"accepted": appended.records, "entry": appended.entry})
-        new = appended.new if ready.idempotency_key else None
-        await send_whole(scope, send, 202, _head(len(body), new=new), body)
+        await send_whole(scope, send, 202, _head(len(body)), body)
 
     def _find(self, scope: Scope) -> Ready | None:
         path, headers = _PATH.fullmatch(scope["path"]), dict(scope["headers"])
@@ -103,8 +97,7 @@ class ReadyAppends:
         key = ready_key(shared, headers, "ingest")
         if key is None or (key.streams is not None and stream.name not in key.streams):
             return None
-        keys = (headers.get(header, b"").decode("latin-1") for header in _OF_KEYS)
-        return Ready(shared, key, stream, kind, *keys)
+        return Ready(shared, key, stream, kind, headers.get(b"idempotency-key", b"").decode("latin-1"))
 
 
 def _reads_at_once(shared: Services, stream: Stream, headers: dict[bytes, bytes]) -> bool:
@@ -114,25 +107,25 @@ def _reads_at_once(shared: Services, stream: Stream, headers: dict[bytes, bytes]
     return (
         size <= min(INLINE_BYTES, shared.settings.max_body_bytes)
         and not slow(stream.layout, size)
-        and all(len(headers.get(header, b"-")) in _IDEMPOTENCY_KEY_LENGTHS for header in _OF_KEYS)
+        and len(headers.get(b"idempotency-key", b"-")) in _IDEMPOTENCY_KEY_LENGTHS
         and (stream.unit_secret_digest is None or stream.id in shared.secrets)
         and _FOR_THE_APPLICATION.isdisjoint(headers)
     )
 
 
-async def _appended(ready: Ready, receive: Receive) -> Appended:
-    """Return what was appended. Raises what the application raises where it refuses."""
+async def _appended(ready: Ready, receive: Receive) -> dict[str, object]:
+    """Return the answer. Raises what the application raises where it refuses."""
     shared, stream = ready.shared, ready.stream
     secret = None if stream.unit_secret_digest is None else shared.secrets[stream.id]
     most = min(shared.settings.max_batch_records, stream.layout.most_records)
     with (
-        take_turn(shared, stream, ready.key, ready.idempotency_key, ready.after) as turn,
+        only_once(shared, stream, ready.key, ready.idempotency_key) as scope,
         shared.in_flight.body(ready.key.id) as held,
     ):
         body = await _body(receive, held)
         with refusals(shared.settings, most):
-            batch = read_batch(body, ready.kind, stream, most, secret, known_again=turn.scope is not None)
-        return await append(shared, stream, batch, turn)
+            batch = read_batch(body, ready.kind, stream, most, secret, known_again=scope is not None)
+        return await append(shared, stream, batch, scope)
 
 
 @lru_cache(maxsize=64)
@@ -159,7 +152,6 @@ async def _body(receive: Receive, held: Body) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _head(size: int, *, new: bool | None) -> Head:
-    """Return the head of an answer of so many bytes. new: whether the batch was stored now; None: it has no key."""
-    replayed = {} if new is None else {REPLAYED: "false" if new else "true"}
-    return head(Response(bytes(size), headers=replayed, media_type="application/json"))
+def _head(size: int) -> Head:
+    """Return the head of an answer of so many bytes."""
+    return head(Response(bytes(size), media_type="application/json"))

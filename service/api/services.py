@@ -52,8 +52,7 @@ class Services:
     put: WeakValueDictionary[Hashable, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     metrics_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     gathered_metrics: tuple[float, bytes] = (-math.inf, b"")  # the time at which they were gathered, and their text
-    running: dict[str, asyncio.Event] = field(default_factory=dict)
-    """Requests with an Idempotency-Key, and what is set once they have ended."""
+    running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Large bodies are unpacked one after the other: two at once would keep the loop waiting for longer."""
     large_bodies: LargeBodies = field(default_factory=LargeBodies)

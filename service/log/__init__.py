@@ -8,7 +8,7 @@ stream `dead` of what came in the first one and could not be numbered.
 All keys of a stream carry the same hash tag and live in one slot of a cluster.
 """
 
-from service.log.appender import Appended, Appender, Backlog, BacklogFull, IdempotencyConflict, OutOfTurn, Resumed
+from service.log.appender import Appended, Appender, Backlog, BacklogFull, IdempotencyConflict, Resumed
 from service.log.appenders import Appenders, LogState, Numbered
 from service.log.cluster import ClusterPrimaries
 from service.log.connection import LogClosed, LogUnavailable, Position
@@ -34,7 +34,6 @@ __all__ = [
     "LogUnsuitable",
     "MovedLog",
     "Numbered",
-    "OutOfTurn",
     "Overtaken",
     "Position",
     "Primaries",

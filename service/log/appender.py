@@ -34,8 +34,7 @@ from service.log.connection import (
 IDEMPOTENCY_SECONDS = 24 * 3600
 DURABLE_SECONDS = 10.0  # between two looks at how the server keeps what it is given
 
-# Remembering the answer and appending the batch are one step, so that a crash leaves both or neither. So is to look
-# whether the batch before is there, where the request names one, whose remembered answer is then KEYS[4].
+# Remembering the answer and appending the batch are one step, so that a crash leaves both or neither.
 _APPEND = """
 local entries, state, remembered = KEYS[1], KEYS[2], KEYS[3]
 local log, payload, records, most_batches, most_bytes, body, seconds =
@@ -50,7 +49,6 @@ if body ~= '' then
     return {'known', known[2], known[3]}
   end
 end
-if KEYS[4] and redis.call('EXISTS', KEYS[4]) == 0 then return {'early'} end
 local total, sequence = tonumber(found[3]), string.format('%.0f', found[5] + 1)
 local waiting = total - found[4]
 if redis.call('XLEN', entries) >= most_batches or (waiting > 0 and waiting + #payload > most_bytes) then
@@ -115,10 +113,6 @@ class IdempotencyConflict(Exception):
     """An Idempotency-Key came again with another body. Nothing was stored."""
 
 
-class OutOfTurn(Exception):
-    """The batch that this one is to follow is not in the log, or was too long ago. Nothing was stored."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Appended:
     """A batch that is on disk."""
@@ -169,9 +163,7 @@ class Appender:
             empty: Any = {"log": log, "sequence": 0, "total": 0, "trimmed": 0}
             await self._redis.hset(state_key(log), mapping=empty)
 
-    async def append(
-        self, log: str, batch: bytes, records: int, *, idempotency: tuple[str, str] | None, after: str | None = None
-    ) -> Appended:
+    async def append(self, log: str, batch: bytes, records: int, *, idempotency: tuple[str, str] | None) -> Appended:
         """Appends one batch, or finds it already appended.
 
         Args:
@@ -179,21 +171,18 @@ class Appender:
             batch: the packed records.
             records: how many they are.
             idempotency: (whose key it is, digest of the body), where the request carried an Idempotency-Key.
-            after: whose key another batch has, without which in the log this one is not appended.
 
         Raises:
             LogClosed: the stream is being moved, or is elsewhere; nothing was appended.
             LogUnavailable: the log is away, lost, or cannot keep the batch. It may have been appended all the same.
-            BacklogFull, IdempotencyConflict, OutOfTurn: nothing was appended.
+            BacklogFull, IdempotencyConflict: nothing was appended.
         """
         scope, body = idempotency or ("", "")
         if time.monotonic() >= self._durable_until:
             await self._check_durability()
-        keys = [entries_key(log), state_key(log), idempotency_key(log, scope)]
-        if after is not None:
-            keys.append(idempotency_key(log, after))
+        keys = entries_key(log), state_key(log), idempotency_key(log, scope)
         limits = self._max_batches, self._max_bytes
-        answer = await self._evaluate(len(keys), *keys, log, batch, records, *limits, body, IDEMPOTENCY_SECONDS)
+        answer = await self._evaluate(*keys, log, batch, records, *limits, body, IDEMPOTENCY_SECONDS)
         match answer[0]:
             case b"closed":
                 raise LogClosed("this stream is being moved to another primary")
@@ -203,8 +192,6 @@ class Appender:
                 )
             case b"conflict":
                 raise IdempotencyConflict
-            case b"early":
-                raise OutOfTurn
             case b"full":
                 raise BacklogFull
         return Appended(entry=answer[1].decode(), records=int(answer[2]), new=answer[0] == b"appended")
@@ -260,7 +247,7 @@ class Appender:
 
     async def _evaluate(self, *arguments: bytes | str | int) -> list[Any]:
         """Return the script's answer. Raises LogUnavailable where the server refuses it."""
-        command = ("EVALSHA", _APPEND_SHA, *arguments)
+        command = ("EVALSHA", _APPEND_SHA, 3, *arguments)
         [answer] = await self._commands.send([command])
         if isinstance(answer, NoScriptError):  # a server that was restarted has forgotten it, and has done nothing
             await self._load()

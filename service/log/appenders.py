@@ -57,18 +57,11 @@ class Appenders:
             await end.create(log)
 
     async def append(
-        self,
-        log: str,
-        place: int | None,
-        batch: bytes,
-        records: int,
-        *,
-        idempotency: tuple[str, str] | None,
-        after: str | None = None,
+        self, log: str, place: int | None, batch: bytes, records: int, *, idempotency: tuple[str, str] | None
     ) -> Appended:
         """Append one batch, as `Appender.append` does."""
         with self._end_of(log, place) as end:
-            return await end.append(log, batch, records, idempotency=idempotency, after=after)
+            return await end.append(log, batch, records, idempotency=idempotency)
 
     async def resume(self, log: str, place: int | None, position: Position) -> Resumed:
         """Make a log take batches again, as `Appender.resume` does."""

@@ -4,7 +4,6 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -34,13 +33,7 @@ BODIES = {
     "damaged": (ARROW, Arrow("fixed")(X, Y)[:-20]),
     "too many records": (JSON, as_json([[0.0, 0.0]] * 10_001, [0] * 10_001)),
 }
-HEADERS = [
-    {},
-    {"Idempotency-Key": "a" * 255},
-    {"Idempotency-Key": "a" * 256},
-    {"Idempotency-Key": ""},
-    {"Idempotency-After": "a batch that never came"},
-]
+HEADERS = [{}, {"Idempotency-Key": "a" * 255}, {"Idempotency-Key": "a" * 256}, {"Idempotency-Key": ""}]
 
 
 @pytest.fixture
@@ -85,7 +78,7 @@ def outcome(answer: httpx.Response) -> tuple[int, dict, dict]:
     return answer.status_code, headers, body
 
 
-@pytest.mark.parametrize("more", HEADERS, ids=["plain", "a key", "a long key", "an empty key", "after"])
+@pytest.mark.parametrize("more", HEADERS, ids=["plain", "a key", "a long key", "an empty key"])
 @pytest.mark.parametrize("name", BODIES)
 def test_it_is_what_the_application_answers(service: Service, url, directly, name, more):
     kind, body = BODIES[name]
@@ -208,45 +201,3 @@ def test_a_body_that_comes_in_pieces_is_appended_directly_and_one_that_breaks_of
         client.sendall(head + body[:-1])
         wait_until(lambda: held.all > 0)
     wait_until(lambda: held.all == 0)
-
-
-@pytest.mark.parametrize("direct", [True, False])
-def test_a_batch_that_follows_another_one_is_stored_after_it(service: Service, directly, direct):
-    url = f"/v1/streams/{service.stream()}/records"
-    known(service.client(), url, directly)
-    directly[0] = direct
-
-    def post(key: str, after: str, y: list[int] = Y) -> httpx.Response:
-        headers = {"Idempotency-Key": key, "Idempotency-After": after}
-        return service.client().post(url, content=as_json(X, y), headers=headers)
-
-    first = ok(service.client().post(url, content=as_json(X, Y), headers={"Idempotency-Key": "a"}), 202)
-    refused(post("b", "a", [0, 7]), 422, "invalid-records")
-    refused(post("c", "b"), 409, "out-of-turn")
-    answers = [post("b", "a"), post("c", "b"), post("c", "b"), post("a", "nothing")]
-    entries = [ok(each, 202)["entry"] for each in answers]
-    assert first["entry"] == entries[3] < entries[0] < entries[1] == entries[2]
-    assert [each.headers["idempotent-replayed"] for each in answers] == ["false", "false", "true", "true"]
-    elsewhere = service.client(service.key("ingest"))
-    refused(elsewhere.post(url, content=as_json(X, Y), headers={"Idempotency-After": "a"}), 409, "out-of-turn")
-
-
-def test_a_batch_waits_for_the_one_before_that_is_under_way(service: Service, url, directly, monkeypatch):
-    known(service.client(), url, directly)
-    look, apps = ReadyAppends._find, []
-    monkeypatch.setattr(ReadyAppends, "_find", lambda self, scope: apps.append(scope["app"]) or look(self, scope))
-    body, port, keys = as_json(X * 2000, Y * 2000), int(service.url.rpartition(":")[2]), (unique("key"), unique("key"))
-    lines = (f"POST {url} HTTP/1.1", "Host: a", f"Authorization: Bearer {ADMIN_KEY}", f"Content-Length: {len(body)}")
-    head = "\r\n".join((*lines, f"Idempotency-Key: {keys[0]}", "", "")).encode()
-    with (
-        ThreadPoolExecutor(1) as thread,
-        socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS) as client,
-    ):
-        client.sendall(head + body[:-1])
-        wait_until(lambda: apps and apps[-1].state.services.running)
-        headers = {"Idempotency-Key": keys[1], "Idempotency-After": keys[0]}
-        second = thread.submit(service.client().post, url, content=as_json(X, Y), headers=headers)
-        wait_until(lambda: len(apps[-1].state.services.running) == 2)
-        client.sendall(body[-1:])
-        first = client.recv(2**16)
-        assert ok(second.result(), 202)["entry"] > json.loads(first.partition(b"\r\n\r\n")[2])["entry"]

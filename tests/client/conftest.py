@@ -56,11 +56,6 @@ def posts(faults: Faults) -> list[httpx.Request]:
     return [request for request in faults.requests if request.url.path.endswith("/records")]
 
 
-def begins_with(record: int, request: httpx.Request) -> bool:
-    """Return whether a request sends the batch whose first record, of a call, is this one."""
-    return request.headers.get("Idempotency-Key", "").endswith(f":{record}")
-
-
 def numbered(stream: perennial.Stream, records: int) -> None:
     """Wait until so many records have numbers, and see that no more follow at once."""
     wait_until(lambda: stream.info()["records"] >= records)

@@ -15,8 +15,7 @@ from service.embedded.processes import stop_together
 from service.embedded.servers import await_ready
 from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
-from service.log import Appender, BacklogFull, LogLost, LogUnavailable, OutOfTurn, Position, Reader, appender
-from service.log.connection import idempotency_key
+from service.log import Appender, BacklogFull, LogLost, LogUnavailable, Position, Reader, appender
 
 BEGIN = Position(entry="0-0", sequence=0)
 Work = Callable[[Appender], Awaitable[Any]]
@@ -62,8 +61,8 @@ def doing(url: str, *work: Work, most_bytes: int = 10**6) -> list[Any]:
     return asyncio.run(do())
 
 
-def appending(log: str, size: int = 1, idempotency: tuple[str, str] | None = None, after: str | None = None) -> Work:
-    return lambda appender: appender.append(log, b"x" * size, 1, idempotency=idempotency, after=after)
+def appending(log: str, size: int = 1, idempotency: tuple[str, str] | None = None) -> Work:
+    return lambda appender: appender.append(log, b"x" * size, 1, idempotency=idempotency)
 
 
 def test_a_halted_log_takes_nothing(url: str, log: str):
@@ -93,20 +92,6 @@ def test_an_answer_is_remembered_for_a_day(url: str, log: str, redis: Redis):
     assert (first.entry, first.new, again.new) == (again.entry, True, False)
     (key,) = redis.keys(f"*{log}*idempotency*")
     assert 0 < redis.ttl(key) <= appender.IDEMPOTENCY_SECONDS == 24 * 3600
-
-
-def test_a_batch_is_appended_only_after_the_one_that_it_is_to_follow(url: str, log: str, redis: Redis):
-    first, second = appending(log, idempotency=("a", "body")), appending(log, idempotency=("b", "body"), after="a")
-    with pytest.raises(OutOfTurn):
-        doing(url, second)
-    assert redis.xlen(f"perennial:{{{log}}}:entries") == 0
-    appended = [each.entry for each in doing(url, first, second)]
-    redis.delete(idempotency_key(log, "a"))
-    with pytest.raises(OutOfTurn):  # a day later
-        doing(url, appending(log, after="a"))
-    (again,) = doing(url, second)  # which is there
-    assert (again.entry, again.new) == (appended[1], False)
-    assert redis.xlen(f"perennial:{{{log}}}:entries") == 2
 
 
 @pytest.mark.parametrize(("name", "value"), [("appendfsync", "everysec"), ("appendonly", "no")])

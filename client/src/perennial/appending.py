@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from perennial.batches import cut, one_by_one, ready
+from perennial.batches import Batch, cut, one_by_one, ready
 from perennial.data import blocks
+from perennial.errors import InvalidRecords, Problem
 from perennial.exchange import (
     FIRST_PAUSE_SECONDS,
     PATIENCE_SECONDS,
@@ -22,11 +23,9 @@ from perennial.exchange import (
     json_object,
     path_of,
 )
-from perennial.posting import Line
 from perennial.schema import Schema
 
 if TYPE_CHECKING:
-    from perennial.batches import Batch
     from perennial.journal import Journal
 
 LONGEST_KEY = 200
@@ -69,34 +68,27 @@ def append(
     try:
         confirmed = journal is not None and (yield from _has_newest(stream, journal))
         with closing(ready(batches) if ahead else one_by_one(batches)) as groups:
-            line = Line(
-                _announced(groups, journal),
-                stream,
-                root,
-                patience,
-                journal,
-                confirmed=confirmed,
-                splits=key is None,
-                together=ahead and key is not None,
-            )
-            while (accepted := (yield from line.next())) is not None:
-                batch_sent, entry = accepted
-                records += len(batch_sent.block)
-                entries += [entry] if entry else []
-                if progress is not None:
-                    progress(len(batch_sent.block))
+            for pending in groups:
+                if journal is not None:
+                    journal.announce(pending)
+                while pending:
+                    entry = (
+                        (yield from _post_batch(stream, pending[0], root, patience, [], may_split=key is None))
+                        if journal is None
+                        else (yield from _post_once(stream, pending[0], root, patience, journal, confirmed=confirmed))
+                    )
+                    if entry is None:
+                        pending[:1] = pending[0].halves()
+                        continue
+                    accepted = len(pending.pop(0).block)
+                    records += accepted
+                    entries += [entry] if entry else []
+                    if progress is not None:
+                        progress(accepted)
     except Exception as error:
         error.add_note(f"{records} records in {len(entries)} batches were accepted before this.")
         raise
     return Appended(records=records, entries=tuple(entries))
-
-
-def _announced(groups: Iterable[list[Batch]], journal: Journal | None) -> Iterator[Batch]:
-    """Yield all batches, each once the journal says that it will be sent."""
-    for group in groups:
-        if journal is not None:
-            journal.announce(group)
-        yield from group
 
 
 def _has_newest(stream: str, journal: Journal) -> Exchange[bool]:
@@ -114,6 +106,92 @@ def _has_newest(stream: str, journal: Journal) -> Exchange[bool]:
             return False
         yield Pause(FIRST_PAUSE_SECONDS)
     return True
+
+
+def _post_once(
+    stream: str, batch: Batch, root: str, patience: float, journal: Journal, *, confirmed: bool
+) -> Exchange[str]:
+    """Return the entry of a batch, "" if it was skipped; send it unless the journal says that it was accepted.
+
+    confirmed: whether the service has what the journal says was accepted. If not, the service has forgotten it or has
+    no numbers for it yet, and remembered keys decide.
+    """
+    entry = journal.accepted(batch)
+    if entry is not None and (confirmed or not entry):
+        return entry
+    since = journal.begin(batch)
+    if since is None:
+        return ""
+    doubts = [] if journal.is_new(batch) else ["by an earlier call"]
+    try:
+        posted = yield from _post_batch(stream, batch, root, patience, doubts, may_split=False, since=since)
+    except Problem as refused:
+        if isinstance(refused, InvalidRecords) or (refused.slug == "too-large" and not doubts):
+            journal.withdraw(batch.first)  # so that a call with better records, or smaller batches, goes on
+        raise
+    entry = posted or ""
+    journal.end(batch, entry)
+    return entry
+
+
+def _post_batch(
+    stream: str,
+    batch: Batch,
+    root: str,
+    patience: float,
+    doubts: list[str],
+    *,
+    may_split: bool,
+    since: float | None = None,
+) -> Exchange[str | None]:
+    """Return the batch's entry in the log; None: the batch is too large, is not stored, and is to be split.
+
+    Only batches whose key nobody can use again are split: split elsewhere the next time, they would be stored twice.
+    doubts: as for `ask`. since: when the key was first used, in seconds since 1970; default now.
+    """
+    media_type, body = batch.body
+    try:
+        return (yield from post_records(stream, media_type, body, f"{root}:{batch.first}", patience, since, doubts))
+    except InvalidRecords as refused:
+        raise _numbered(refused, batch.first) from None
+    except Problem as problem:
+        if problem.slug == "too-large" and may_split and not doubts and len(batch.block) > 1:
+            return None
+        raise
+
+
+def post_records(
+    stream: str,
+    media_type: str,
+    body: bytes,
+    key: str,
+    patience: float = PATIENCE_SECONDS,
+    since: float | None = None,
+    doubts: list[str] | None = None,
+) -> Exchange[str]:
+    """Send one body of records under an idempotency key, and return its entry in the log.
+
+    since: when the key was first used, in seconds since 1970; default now. doubts: as for `ask`.
+    """
+    headers = {"Content-Type": media_type, "Idempotency-Key": key}
+    request = Request(method="POST", path=f"{path_of('streams', stream)}/records", headers=headers, body=body)
+    return str(json_object((yield from ask(request, patience=patience, since=since, doubts=doubts)))["entry"])
+
+
+def _numbered(refused: InvalidRecords, first: int) -> InvalidRecords:
+    """Return the refusal with rows counted from the first record of the call."""
+    rows = [
+        error | {"row": error["row"] + first} if isinstance(error.get("row"), int) else error
+        for error in refused.members.get("errors", [])
+    ]
+    where = f"In the batch that begins with record {first}: " if first else ""
+    return InvalidRecords(
+        slug=refused.slug,
+        status=refused.status,
+        title=refused.title,
+        detail=where + refused.detail,
+        members=refused.members | {"errors": rows},
+    )
 
 
 def numbers(stream: str, appended: Appended) -> Exchange[list[tuple[int, int]] | None]:

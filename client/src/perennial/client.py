@@ -163,7 +163,7 @@ class Stream:
             uncertain: what becomes of a batch that was sent on an earlier day and never answered, which with a journal
                 raises Uncertain: "skip" it if the stream has it, "send" it if not. To skip counts for one batch.
             ahead: whether a thread reads `data` and prepares batches while others are sent: for data that never waits,
-                as that of files. With a `key` two batches are on their way at a time, stored in their order.
+                as that of files.
 
         Raises InvalidData or InvalidRecords for records that can't be in the stream.
         """

@@ -1,8 +1,7 @@
 """Requests and answers without any input or output: what to ask, what an answer means, when to ask again.
 
-An exchange is a generator. It yields a `Request`, a `Pause` or an `Early`, gets an `Answer` or a `NoAnswer` back, and
-returns its result. `transport` runs exchanges, once with blocking sockets and once with asyncio; everything else is
-written once.
+An exchange is a generator. It yields a `Request` or a `Pause`, gets an `Answer` or a `NoAnswer` back, and returns its
+result. `transport` runs exchanges, once with blocking sockets and once with asyncio; everything else is written once.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from perennial.errors import Busy, PerennialError, Problem, UnknownServer, Unreachable, problem_of
+from perennial.errors import Busy, PerennialError, UnknownServer, Unreachable, problem_of
 
 Result = TypeVar("Result")
 
@@ -73,17 +72,6 @@ class Pause:
     seconds: float
 
 
-@dataclass(eq=False)
-class Early:
-    """A request whose answer nobody waits for yet: yield it once to send it, and again to get the answer.
-
-    sent: what the transport knows it by.
-    """
-
-    request: Request
-    sent: Any = field(default=None, init=False)
-
-
 def path_of(kind: str, name: str) -> str:
     """Return the path of a stream or a publication."""
     return f"/v1/{kind}/{quote(name, safe='')}"
@@ -97,7 +85,7 @@ def json_object(answer: Answer) -> dict[str, Any]:
     return document
 
 
-Exchange: TypeAlias = Generator[Request | Pause | Early, Answer | NoAnswer | None, Result]
+Exchange: TypeAlias = Generator[Request | Pause, Answer | NoAnswer | None, Result]
 
 
 def is_remembered(since: float) -> bool:
@@ -111,7 +99,6 @@ def is_remembered(since: float) -> bool:
 def ask(
     request: Request,
     *also: int,
-    answer: Answer | NoAnswer | None = None,
     patience: float = CALL_PATIENCE_SECONDS,
     since: float | None = None,
     doubts: list[str] | None = None,
@@ -122,15 +109,13 @@ def ask(
     never repeat a request that is not repeatable and may have been carried out, nor any on the next day: the service
     may have forgotten its Idempotency-Key.
 
-    answer: to the request, where it was sent already.
     since: when the key was first used, in seconds since 1970; default now.
     doubts: gets a line for every attempt that the server may have carried out although no answer says so.
     """
     since = time.time() if since is None else since
     paused, pause = 0.0, FIRST_PAUSE_SECONDS
     while True:
-        if answer is None:
-            answer = yield request
+        answer = yield request
         error = _error(answer, also)
         if error is None:
             assert isinstance(answer, Answer)  # noqa: S101 - no error is only ever an answer's
@@ -144,18 +129,6 @@ def ask(
         if not is_remembered(since):
             raise error
         paused, pause = paused + next_pause, min(2 * pause, LONGEST_PAUSE_SECONDS)
-        answer = None
-
-
-def is_out_of_turn(answer: Answer | NoAnswer | None) -> bool:
-    """Return whether a batch was not stored because the one before it is not."""
-    error = _error(answer, ()) if isinstance(answer, Answer) and answer.status == 409 else None
-    return isinstance(error, Problem) and error.slug == "out-of-turn"
-
-
-def is_surely_undone(answer: Answer | NoAnswer | None) -> bool:
-    """Return whether nothing of a request can have been carried out."""
-    return is_out_of_turn(answer) or not (_error(answer, ()) is None or _may_be_done(answer))
 
 
 def _error(answer: Answer | NoAnswer | None, also: tuple[int, ...]) -> PerennialError | None:

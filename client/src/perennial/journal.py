@@ -3,9 +3,8 @@
 The service remembers an `Idempotency-Key` for 24 hours. With a journal, a batch that was accepted is never stored
 again. A batch that was sent and never answered is sent again only while the service surely remembers its key.
 
-Several batches may be announced with one write to the disk, which is what takes long, and two may be on their way at
-the same time. But the service stores none before the one before it: of those that have no answer, all after the first
-one that is not stored are not stored either.
+Batches are sent one after the other. Several may be announced with one write to the disk, which is what takes long: of
+those that have no answer, all after the first one that is not stored were never sent.
 """
 
 from __future__ import annotations
@@ -90,11 +89,6 @@ class Journal:
     def is_new(self, batch: Batch) -> bool:
         """Return whether a batch was announced here for the first time."""
         return batch.first in self._new
-
-    def is_untouched(self, batch: Batch) -> bool:
-        """Return whether a batch was announced here for the first time, so lately that nobody can have doubts."""
-        known = self._sent(batch)
-        return known is not None and self.is_new(batch) and self.is_remembered(known)
 
     def begin(self, batch: Batch) -> float | None:
         """Return when the key of a batch that is to be sent now was announced first; None: skip the batch.

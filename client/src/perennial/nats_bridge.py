@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from perennial import operations, posting
+from perennial import appending, operations
 from perennial.errors import Busy, InvalidRecords, PerennialError, Problem, Uncertain, Unreachable
 from perennial.exchange import is_remembered
 from perennial.extras import needs
@@ -274,7 +274,7 @@ class Bridge:
         while body:
             try:
                 await self._transport.run(
-                    posting.post_records(self._options.target, NDJSON, body, key, since=since, doubts=doubts)
+                    appending.post_records(self._options.target, NDJSON, body, key, since=since, doubts=doubts)
                 )
             except (Busy, Unreachable) as error:
                 if not is_remembered(since):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import time
-from concurrent.futures import Future
-from contextlib import ExitStack, closing
-from threading import Thread
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -49,25 +47,8 @@ class Transport:
                 answer = None
                 if isinstance(step, Pause):
                     time.sleep(step.seconds)
-                elif isinstance(step, Request):
-                    answer = self.connections.send(step)
-                elif step.sent is None:
-                    step.sent = self._begin(step.request)
                 else:
-                    answer = step.sent.result()
-
-    def _begin(self, request: Request) -> Future[Answer | NoAnswer]:
-        """Send a request in a thread, for which nobody waits where this process ends."""
-        future: Future[Answer | NoAnswer] = Future()
-
-        def send() -> None:
-            try:
-                future.set_result(self.connections.send(request))
-            except BaseException as error:  # noqa: BLE001 - it is raised where the answer is asked for
-                future.set_exception(error)
-
-        Thread(target=send, daemon=True).start()
-        return future
+                    answer = self.connections.send(step)
 
     def close(self) -> None:
         """Close all connections."""
@@ -108,8 +89,7 @@ class AsyncTransport:
         import asyncio
 
         answer: Answer | NoAnswer | None = None
-        with ExitStack() as left:  # also where this is interrupted
-            left.enter_context(closing(exchange))
+        with closing(exchange):  # also where this is interrupted
             while True:
                 try:
                     step = exchange.send(answer)
@@ -119,13 +99,8 @@ class AsyncTransport:
                 answer = None
                 if isinstance(step, Pause):
                     await asyncio.sleep(step.seconds)
-                elif isinstance(step, Request):
-                    answer = await self._send(step)
-                elif step.sent is None:
-                    step.sent = asyncio.create_task(self._send(step.request))
-                    left.callback(step.sent.cancel)
                 else:
-                    answer = await step.sent
+                    answer = await self._send(step)
 
     async def _send(self, request: Request) -> Answer | NoAnswer:
         try:

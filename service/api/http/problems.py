@@ -52,7 +52,6 @@ _PROBLEMS = {
     "budget-exceeded": (409, "The stream's budget can't hold this"),
     "idempotency-conflict": (422, "The Idempotency-Key came with another body before"),
     "idempotency-running": (409, "The first request with this Idempotency-Key still runs"),
-    "out-of-turn": (409, "The batch before this one is not stored"),
     "too-large": (413, "The request is too large"),
     "unsupported-media-type": (415, "This format is not read here"),
     "invalid-request": (422, "The request is not valid"),

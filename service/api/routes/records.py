@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 from collections.abc import Iterator
 from typing import Annotated, Any, cast
 
@@ -21,11 +22,11 @@ from service.api.http.large_process import Task
 from service.api.http.problems import Problem, documented, media_type, unread_format
 from service.api.schemas import UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, as_json, is_entry
 from service.api.services import Services, Shared, services
-from service.api.turns import Turn, take_turn
-from service.log import Appended, BacklogFull, IdempotencyConflict, LogClosed, LogUnavailable, OutOfTurn
+from service.log import BacklogFull, IdempotencyConflict, LogClosed, LogUnavailable
 from service.settings import Settings
 from service.store import erasing, numbering
 from service.store.erasing import NotNumbered
+from service.store.keys import Key
 from service.store.streams import Stream
 from service.streams import batches
 from service.streams.batches.packed import TooLong
@@ -34,7 +35,6 @@ from service.streams.layout import RecordLayout
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
 
 LONGEST_IDEMPOTENCY_KEY = 255
-REPLAYED = "Idempotent-Replayed"
 REFUSED = "perennial.refused"  # in the scope of a request: the error that it ended with (ready_appends.py)
 INLINE_NAMED_BYTES = 2**16  # of a stream with names: records by name take several times as long to read
 
@@ -46,35 +46,22 @@ class Accepted(BaseModel):
     entry: str = Field(description="The batch's id in the log")
 
 
-_REPEATING = (
-    "Repeating a request with the same key and body, within 24 hours, gives the first answer again, with the header "
-    "`Idempotent-Replayed: true`"
-)
-_FOLLOWING = (
-    "The Idempotency-Key of another batch, which was sent to this stream with the same API key in the last 24 hours: "
-    "this one is stored only if that one is. So batches that are sent at the same time stay in order"
-)
-_REPLAYED = (
-    "With an Idempotency-Key, `false` if the batch was stored now, `true` if it was before. A 202 "
-    "without it comes from an older version, which ignores Idempotency-After"
-)
-
-
-def _key_in(header: str, description: str) -> dict[str, Any]:
-    text = {"type": "string", "minLength": 1, "maxLength": LONGEST_IDEMPOTENCY_KEY}
-    schema = {"anyOf": [text, {"type": "null"}], "description": description, "title": header}
-    return {"name": header, "in": "header", "required": False, "schema": schema, "description": description}
-
-
-_ANSWER: dict[int | str, dict[str, Any]] = {
-    202: {"headers": {REPLAYED: {"schema": {"type": "string"}, "description": _REPLAYED}}}
-}
+_REPEATING = "Repeating a request with the same key and body, within 24 hours, gives the first answer again"
 _POST = {
     "security": [{INGESTER.scheme_name: []}],
     "parameters": [
         {"name": "stream", "in": "path", "required": True, "schema": {"type": "string", "title": "Stream"}},
-        _key_in("Idempotency-Key", _REPEATING),
-        _key_in("Idempotency-After", _FOLLOWING),
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "schema": {
+                "anyOf": [{"type": "string", "minLength": 1, "maxLength": LONGEST_IDEMPOTENCY_KEY}, {"type": "null"}],
+                "description": _REPEATING,
+                "title": "Idempotency-Key",
+            },
+            "description": _REPEATING,
+        },
     ],
     "requestBody": {
         "required": True,
@@ -114,57 +101,42 @@ async def post_records(request: Request) -> Response:
     row = await shared.schema(stream) if visible(key, stream) else None
     if row is None:
         raise no_stream()
-    keys = [_idempotency_key(request, header) for header in ("Idempotency-Key", "Idempotency-After")]
+    idempotency_key = _idempotency_key(request)
     if media_type(request) not in batches.READERS:
         raise unread_format(*batches.READERS)
-    with take_turn(shared, row, key, *keys) as turn, shared.in_flight.body(key.id) as held:
-        batch = await _read(request, shared, row, held, known_again=turn.scope is not None)
-        appended = await append(shared, row, batch, turn)
-        replayed = {REPLAYED: "false" if appended.new else "true"} if turn.scope else None
-        return as_json({"accepted": appended.records, "entry": appended.entry}, 202, replayed)
+    with only_once(shared, row, key, idempotency_key) as scope, shared.in_flight.body(key.id) as held:
+        batch = await _read(request, shared, row, held, known_again=scope is not None)
+        return as_json(await append(shared, row, batch, scope), 202)
 
 
-async def append(shared: Services, stream: Stream, batch: Batch, turn: Turn) -> Appended:
-    """Append a batch that was read, after the one that it is to follow."""
+async def append(shared: Services, stream: Stream, batch: Batch, scope: str | None) -> dict[str, Any]:
+    """Append a batch that was read, and return the answer.
+
+    scope: whose Idempotency-Key it has, and which; None: it has none.
+    """
+    idempotency = (scope, batch.fingerprint) if scope else None
     try:
         try:
-            appended = await _append(shared, stream, batch, turn)
-        except OutOfTurn:
-            if turn.before is None:
-                raise
-            await turn.before.wait()
-            appended = await _append(shared, stream, batch, turn)
+            appended = await shared.appender.append(
+                stream.log, stream.place, batch.content, batch.records, idempotency=idempotency
+            )
+        except LogClosed:
+            moved = await shared.moved(stream)
+            appended = await shared.appender.append(
+                moved.log, moved.place, batch.content, batch.records, idempotency=idempotency
+            )
     except BacklogFull:
         raise Problem(
             "backlog-full", "Send it again later; nothing was stored.", headers={"Retry-After": "1"}
         ) from None
     except IdempotencyConflict:
         raise Problem("idempotency-conflict", "Use a new Idempotency-Key for a new body; nothing was stored.") from None
-    except OutOfTurn:
-        raise Problem(
-            "out-of-turn", "The batch that Idempotency-After names is not stored, nor is this one; send it after that."
-        ) from None
     except LogUnavailable:
         shared.forget(stream)  # the next request looks where its log is now
         raise
     if appended.new:
         _accepted(stream.name).inc(appended.records)
-    return appended
-
-
-async def _append(shared: Services, stream: Stream, batch: Batch, turn: Turn) -> Appended:
-    """Append a batch to the stream's log, also where that has moved."""
-    idempotency = (turn.scope, batch.fingerprint) if turn.scope else None
-
-    async def to(place: Stream) -> Appended:
-        return await shared.appender.append(
-            place.log, place.place, batch.content, batch.records, idempotency=idempotency, after=turn.after
-        )
-
-    try:
-        return await to(stream)
-    except LogClosed:
-        return await to(await shared.moved(stream))
+    return {"accepted": appended.records, "entry": appended.entry}
 
 
 _accepted = functools.cache(metrics.ACCEPTED.labels)  # to look for it takes as long as to count
@@ -235,8 +207,7 @@ router.add_api_route(
     status_code=202,
     response_model=Accepted,
     openapi_extra=_POST,
-    responses=_ANSWER
-    | documented(
+    responses=documented(
         "invalid-request",
         "not-found",
         "too-large",
@@ -244,7 +215,6 @@ router.add_api_route(
         "invalid-records",
         "idempotency-conflict",
         "idempotency-running",
-        "out-of-turn",
         "backlog-full",
         "too-much-at-once",
         "log-unavailable",
@@ -291,8 +261,35 @@ async def erase_records(
     return await shared.run(erase)
 
 
-def _idempotency_key(request: Request, header: str) -> str | None:
-    key = request.headers.get(header)
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
     if key is not None and not 1 <= len(key) <= LONGEST_IDEMPOTENCY_KEY:
-        raise Problem("invalid-request", f"An {header} has 1 to {LONGEST_IDEMPOTENCY_KEY} characters.")
+        raise Problem("invalid-request", f"An Idempotency-Key has 1 to {LONGEST_IDEMPOTENCY_KEY} characters.")
     return key
+
+
+def only_once(
+    shared: Services, stream: Stream, key: Key, idempotency_key: str | None
+) -> contextlib.AbstractContextManager[str | None]:
+    """Return whose Idempotency-Key a request has, and which; None: it has none.
+
+    Refuses a second request with the same one while the first runs in this process. It only spares work: what keeps a
+    batch from being stored twice is the log's own step, whichever process asks it.
+    """
+    return _running(shared, stream, key, idempotency_key) if idempotency_key else _WITHOUT_KEY
+
+
+_WITHOUT_KEY = contextlib.nullcontext(None)
+
+
+@contextlib.contextmanager
+def _running(shared: Services, stream: Stream, key: Key, idempotency_key: str) -> Iterator[str]:
+    scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}"
+    request = f"{stream.log}:{scope}"
+    if request in shared.running:
+        raise Problem("idempotency-running", "Wait for the first request's answer, or repeat it later.")
+    shared.running.add(request)
+    try:
+        yield scope
+    finally:
+        shared.running.discard(request)

@@ -29,9 +29,9 @@ def a_retry_under_another_key() -> None:
 @bug(f"{_APPEND}::TestWithoutAServer::test_what_may_be_stored_is_not_split")
 def halves_of_a_batch_that_may_be_stored() -> None:
     """Its answer was lost, and the service takes smaller bodies since: the halves are stored beside the whole."""
-    from perennial.posting import Line
+    from perennial import appending
 
-    rewrite(Line._send, (" and not doubts", ""))
+    rewrite(appending._post_batch, (" and not doubts", ""))
 
 
 @bug(f"{_APPEND}::test_with_a_key_a_batch_that_is_too_large_is_refused")
@@ -40,22 +40,6 @@ def halves_of_a_batch_that_has_a_name() -> None:
     from perennial import appending
 
     rewrite(appending.append, ("splits=key is None", "splits=True"))
-
-
-@bug("tests/client/test_together.py::test_none_is_stored_after_one_that_is_refused")
-def a_batch_that_follows_none() -> None:
-    """The batch after one that is refused is stored, since the service does not know that it follows that one."""
-    from perennial.posting import Line
-
-    rewrite(Line._fill, ("{} if before is None else ", "{} if True else "))
-
-
-@bug("tests/client/test_together.py::test_none_is_stored_after_other_data_under_the_same_key")
-def two_batches_whose_keys_may_be_used() -> None:
-    """The batch after one with other data than before is stored, and again when all is sent under another key."""
-    from perennial.posting import Line
-
-    rewrite(Line._fill, (" and self._was_new", ""))
 
 
 @bug(f"{_APPEND}::test_only_what_can_be_repeated_is")

@@ -57,12 +57,6 @@ def answers_that_are_remembered_for_ever() -> None:
     _appending("redis.call('EXPIRE', remembered, seconds)", "")
 
 
-@bug(f"{_APPENDING}::test_a_batch_is_appended_only_after_the_one_that_it_is_to_follow")
-def a_batch_that_is_stored_before_the_one_that_it_follows() -> None:
-    """Records that were sent after a batch that is refused are stored without it."""
-    _appending("redis.call('EXISTS', KEYS[4]) == 0", "false")
-
-
 @bug(f"{_IDEMPOTENCY}::test_another_body_is_refused")
 def another_body_that_is_called_the_same() -> None:
     """A batch is said to be stored, and is not."""
