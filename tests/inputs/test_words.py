@@ -1,15 +1,17 @@
-"""Each bound and each length that a field may have is said in its own words."""
+"""Each bound and each length that a field may have is said in its own words, and which fields there are."""
 
 from typing import Annotated
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.inputs.words import explained
 
 
 class Bounds(BaseModel):
     """One field for each kind of bound."""
+
+    model_config = ConfigDict(extra="forbid")
 
     above: Annotated[float, Field(gt=2)] = 3
     least: Annotated[float, Field(ge=2)] = 3
@@ -30,9 +32,11 @@ class Bounds(BaseModel):
         ("text", "abcd", "must have 3 characters or fewer"),
         ("items", [1], "must have 2 or more items"),
         ("items", [1, 2, 3, 4], "must have 3 items or fewer"),
+        ("mist", 1, "no such field (did you mean most?)"),
+        ("zz", 1, "no such field (the fields here are above, below, items, least, most, text)"),
     ],
 )
-def test_a_bound_is_named_with_its_number(field, sent, reason):
+def test_it_is_said_what_a_field_must_be(field, sent, reason):
     with pytest.raises(ValidationError) as refused:
         Bounds.model_validate({field: sent})
     assert explained(refused.value.errors(), Bounds) == [((field,), reason)]

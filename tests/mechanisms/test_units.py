@@ -3,6 +3,7 @@
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.evaluation.models import Made, Progress
 from service.mechanisms.evaluation.tables import Predictions
 from service.mechanisms.lifelong import encoder_pass
+from service.mechanisms.mechanism import Model
 from service.mechanisms.preparation.cells import counts_of
 from service.mechanisms.registry import MECHANISMS
+from service.mechanisms.scheduled.mechanism import Fitting
 from service.mechanisms.units import UnitTerms
 from service.privacy.accounting.events.objective import curvature
 from service.privacy.accounting.obligations import Obligations
@@ -360,3 +363,11 @@ def test_a_fit_of_no_unit_releases_nothing_and_charges_nothing():
         chain = step.chain
         assert bool(step.releases) == (number % 3 != 0)
         assert all(each.model["units"] == 1 for each in step.releases)
+
+
+def test_the_last_model_stands_in_for_one_that_a_fit_of_no_unit_did_not_make():
+    of_units, last = SimpleNamespace(unit="some"), Model(version=3, parameters=np.zeros((2, 3)))
+    near, apart = SimpleNamespace(depth=2, near=1), SimpleNamespace(depth=2, near=None)
+    assert Fitting._parent(of_units, near, [last]) is last
+    assert Fitting._parent(of_units, near, []) is None
+    assert Fitting._parent(of_units, apart, [last]) is None

@@ -9,7 +9,7 @@ import pytest
 from service.streams.batches import READERS, InvalidRecords
 from service.streams.schema import stored_schema
 from service.streams.units import MOST_ID_BYTES, PSEUDONYM_BYTES, pseudonym
-from tests.api.formats import ARROW, JSON, NDJSON, as_stream
+from tests.api.formats import ARROW, JSON, NDJSON, Arrow, as_stream
 
 TASK = {"kind": "classification", "classes": 2}
 STORED = {"features": 1, "task": TASK, "unit": {"max_records": 4, "min_separation": 2}}
@@ -105,6 +105,13 @@ def test_a_record_without_unit_is_refused_and_so_is_a_unit_where_there_are_none(
         with pytest.raises(InvalidRecords) as refusal:
             READERS[media_type](body[media_type], LAYOUT)
         assert '"unit"' in refusal.value.reasons[0][1]
+
+
+@pytest.mark.parametrize("lists", ["fixed", "list", "large"])
+def test_arrow_takes_lists_of_every_kind(lists):
+    layout = stored_schema({"features": 2, "task": TASK}).layout()
+    read = READERS[ARROW](Arrow(lists)([[1, 2], [3, 4]], [0, 1]), layout)
+    assert (read["x"].tolist(), read["y"].tolist()) == ([[1, 2], [3, 4]], [0, 1])
 
 
 def test_arrow_takes_no_real_numbers_for_units():
