@@ -39,7 +39,7 @@ def halves_of_a_batch_that_has_a_name() -> None:
     """The same call another day sends it whole, under a key that only half of it was stored with."""
     from perennial import appending
 
-    rewrite(appending.append, ("splits=key is None", "splits=True"))
+    rewrite(appending.append, ("may_split=key is None", "may_split=True"))
 
 
 @bug(f"{_APPEND}::test_only_what_can_be_repeated_is")
