@@ -41,7 +41,7 @@ demo: venv
 	$(BIN)/python -m demo
 
 # Each process has servers of its own; tests of one file stay together. Half of the tests wait most of the time, for a
-# lease, a tick or another process: so there are four processes for each of two cores, which with two for each worked
+# lease, a tick or another process: so there are three processes for each of two cores, which with two for each worked
 # three quarters of the time. Tests of times come first, beside the lint, while nothing else runs; there all modules of
 # tests are compiled, once instead of in each process.
 # Dozens of programs start, so bytecode is kept, whatever the shell says.
@@ -49,7 +49,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 test:
 	$(MAKE) --no-print-directory --jobs 2 venv programs
 	$(MAKE) --no-print-directory --jobs 2 check times
-	$(BIN)/python -m pytest --numprocesses 8 --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder -m "not alone"
 
 times: export PYTHONDONTWRITEBYTECODE =
 times: venv

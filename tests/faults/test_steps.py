@@ -49,7 +49,6 @@ LOOKS = {
     "Publisher._wants: commit",
     "Reader.check_each: log",
     "Reader.read: log",
-    "Reader.wait: log",
     "Sealer._orphans: commit",
     "Sealer._look: commit",
     "Sealer._read: commit",
