@@ -188,12 +188,17 @@ class Connection:
 
     def ask(self, sent: bytes, status: int) -> bytes:
         """The answer's head and body; its status must be the expected one."""
+        answer = self.answer(sent)
+        if status_of(answer) != status:
+            raise RuntimeError(f"{status} was expected: {answer[:500]!r}")
+        return answer
+
+    def answer(self, sent: bytes) -> bytes:
+        """The answer's head and body."""
         self._socket.sendall(sent)
         answer = self._socket.recv(65536)
         while (end := answer.find(b"\r\n\r\n")) < 0:
             answer += self._more()
-        if int(answer[9:12]) != status:
-            raise RuntimeError(f"{status} was expected: {answer[:500]!r}")
         if (length := answer[:end].lower().find(b"content-length:")) >= 0:
             whole = end + 4 + int(answer[length + 15 : answer.index(b"\r", length)])
             while len(answer) < whole:
@@ -204,6 +209,11 @@ class Connection:
         if piece := self._socket.recv(65536):
             return piece
         raise RuntimeError("the connection was closed")
+
+
+def status_of(answer: bytes) -> int:
+    """The status in the head of an answer."""
+    return int(answer[9:12])
 
 
 def picture(file: str, title: str, axis: str, groups: Sequence[str], heights: Mapping[str, Sequence[float]]) -> None:
