@@ -18,7 +18,7 @@ from tests.guarantees.timing import MOST_UNSEEN, TRAINING, Scene, guesses, obser
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
-PACE_SECONDS = 0.3  # where a release comes seconds later anyhow
+PACE_SECONDS = 0.1  # where a release comes seconds later anyhow
 MOST_ROUNDS = 10  # of a reader on a machine that has much else to do
 PROMPT = {"publish_delay": 0}
 
