@@ -40,10 +40,10 @@ up: venv
 demo: venv
 	$(BIN)/python -m demo
 
-# Each process has servers of its own; tests of one file stay together. Half of the tests wait most of the time, for a
-# lease, a tick or another process: so there are three processes for each of two cores, which with two for each worked
-# three quarters of the time. Tests of times come first, beside the lint, while nothing else runs; there all modules of
-# tests are compiled, once instead of in each process.
+# Each process has servers of its own; tests of one file stay together, and those of pages, which share a browser. Half of
+# the tests wait most of the time, for a lease, a tick or another process: so there are three processes for each of two
+# cores, which with two for each worked three quarters of the time. Tests of times come first, beside the lint, while
+# nothing else runs; there all modules of tests are compiled, once instead of in each process.
 # Dozens of programs start, so bytecode is kept, whatever the shell says.
 test: export PYTHONDONTWRITEBYTECODE =
 test:

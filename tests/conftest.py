@@ -31,6 +31,7 @@ import httpx
 import hypothesis
 import pytest
 from sqlalchemy import text
+from xdist.scheduler import LoadFileScheduling
 
 from service.api.app import create_app
 from service.api.http.server import Server, configuration
@@ -51,6 +52,7 @@ ADMIN_KEY = secrets.token_urlsafe(32)
 explorer.NICENESS = 0  # behind other tests it would hardly ever run
 compile_once()
 _numbers = itertools.count(1)
+BROWSER = "tests/browser/"
 HANG_SECONDS = 200.0  # what takes so long hangs: how soon something happens is for `benchmarks` to say
 vars(httpx._config.DEFAULT_TIMEOUT_CONFIG).update(vars(httpx.Timeout(HANG_SECONDS)))  # not 5 s, on a busy machine
 
@@ -86,16 +88,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             (left if bool(item.get_closest_marker(mark)) == wanted else other).append(item)
         config.hook.pytest_deselected(items=other)
         items[:] = left
-    # Processes take a file after the other: who begins a long one last ends long after the others. So slow ones come
-    # first, then those of many tests, and last those of one or two. Files that only compute are spread among those that
+    # Processes take a unit after the other: who begins a long one last ends long after the others. So slow ones come
+    # first, then those of many tests, and last those of one or two. Units that only compute are spread among those that
     # wait for servers, since the processors would idle otherwise.
-    tests = Counter(item.path for item in items)
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    serving = {item.path for item in items if "servers" in getattr(item, "fixturenames", ())}
-    files = sorted(tests, key=lambda path: (path not in slow, -tests[path]))
-    kinds = [each for each in files if each in slow | serving], [each for each in files if each not in slow | serving]
-    place = {path: (number + 0.5) / len(kind) for kind in kinds for number, path in enumerate(kind)}
-    items.sort(key=lambda item: place[item.path])
+    unit = {item: _unit(item.nodeid) for item in items}
+    tests = Counter(unit.values())
+    slow = {unit[item] for item in items if item.get_closest_marker("slow")}
+    serving = {unit[item] for item in items if "servers" in getattr(item, "fixturenames", ())}
+    units = sorted(tests, key=lambda each: (each not in slow, -tests[each]))
+    kinds = [each for each in units if each in slow | serving], [each for each in units if each not in slow | serving]
+    place = {each: (number + 0.5) / len(kind) for kind in kinds for number, each in enumerate(kind)}
+    items.sort(key=lambda item: place[unit[item]])
+
+
+class Scheduling(LoadFileScheduling):
+    """Tests of one unit run in one process, one after the other."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _unit(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def _unit(nodeid: str) -> str:
+    """The file of a test, or its folder, whose tests share what takes seconds to start: a browser."""
+    file = nodeid.partition("::")[0]
+    return BROWSER if file.startswith(BROWSER) else file
 
 
 def pytest_collection_finish() -> None:

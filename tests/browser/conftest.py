@@ -15,7 +15,9 @@ from tests.conftest import Service
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-@pytest.fixture(scope="module")  # it keeps an event loop running, beside which tests of other folders could have none
+# One for all these tests, which run in one process: to start a browser takes seconds. Not for longer, since it keeps an
+# event loop running, beside which tests of other folders could have none.
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[BrowserType]:
     """It is the system's: Playwright's own comes from elsewhere."""
     with sync_playwright() as playwright:
@@ -35,14 +37,14 @@ def installed() -> str:
     return program
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser(installed: str, chromium: BrowserType) -> Iterator[Browser]:
     browser = chromium.launch(executable_path=installed)
     yield browser
     browser.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def tab(browser: Browser, service: Service) -> Callable[[], Page]:
     """Opens a tab for somebody with a browser of their own.
 
@@ -57,7 +59,7 @@ def tab(browser: Browser, service: Service) -> Callable[[], Page]:
     return open_tab
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def tabs() -> list[Page]:
     """Those in which visitors of earlier tests have been."""
     return []
@@ -83,7 +85,7 @@ def page(visitor: Callable[[], Page]) -> Page:
     return visitor()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def reader(tab: Callable[[], Page], service: Service) -> Iterator[Page]:
     """The tab of somebody who is signed in and may read everything."""
     with watched(tab()) as page:

@@ -9,10 +9,6 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.model_selection import cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils.estimator_checks import check_estimator
 
 from perennial import Model
 
@@ -55,6 +51,8 @@ def model(loss: str, features: int, *, named: bool = False) -> Model:
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("loss", ABOUT_FIT_OF)
 def test_checks_of_scikit_learn(loss, named):
+    from sklearn.utils.estimator_checks import check_estimator
+
     outcomes: dict[str, set[str]] = {}
     for features in WIDTHS:
         for check in check_estimator(model(loss, features, named=named).to_sklearn(), on_fail=None, on_skip=None):
@@ -66,6 +64,10 @@ def test_checks_of_scikit_learn(loss, named):
 
 @pytest.mark.parametrize("loss", ABOUT_FIT_OF)
 def test_estimators_work_in_pipelines_and_are_pickled(loss):
+    from sklearn.model_selection import cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
     estimator = model(loss, 3).to_sklearn()
     x = np.random.default_rng(1).normal(size=(30, 3))
     y = estimator.predict(x)

@@ -5,8 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from openapi_python_client import generate
-from openapi_python_client.config import Config, ConfigFile, MetaType
 
 from docs.http_reference import openapi as document
 from tests.conftest import Service
@@ -33,6 +31,9 @@ def made(tmp_path_factory):
     """The folder of the generated package `made`."""
     folder = tmp_path_factory.mktemp("generated")
     (folder / "openapi.json").write_text(json.dumps(document()))
+    from openapi_python_client import generate
+    from openapi_python_client.config import Config, ConfigFile, MetaType
+
     settings = ConfigFile(post_hooks=[])
     config = Config.from_sources(settings, MetaType.NONE, folder / "openapi.json", "utf-8", False, folder / "made")
     left_out = [line for error in generate(config=config) for line in (error.detail or "").splitlines()]

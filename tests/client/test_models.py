@@ -4,7 +4,6 @@ import numpy as np
 import onnxruntime
 import pandas as pd
 import pytest
-from sklearn.base import clone, is_classifier, is_regressor
 
 from perennial import InvalidData, Model, Unsupported, connect, encoders, linear
 from service.learning import encoders as service_encoders
@@ -54,6 +53,8 @@ def test_a_file_holds_the_whole_model(case, tmp_path):
 
 
 def test_an_estimator_predicts_the_same(case):
+    from sklearn.base import clone, is_classifier, is_regressor
+
     model, x, (kind, _) = case
     estimator = clone(model.to_sklearn()).fit(x)
     np.testing.assert_array_equal(estimator.predict(x), model.predict(x))

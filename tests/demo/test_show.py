@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from demo import chart
 from demo.evaluation import Figure
 from demo.follow import Row, Spending
 from demo.screen import Screen, lesson, summary
@@ -47,6 +46,8 @@ def test_the_screen_shows_what_the_service_says_beside_public_test_days():
 
 
 def test_the_chart_shows_what_the_service_says():
+    from demo import chart
+
     assert chart.figure(ROWS).axes[1].containers == []
     assert len(chart.figure(ROWS, JUDGED).axes[1].containers) == 1
 
@@ -97,6 +98,8 @@ def test_the_screen_shows_header_once_rows_and_ledger(tmp_path):
 
 
 def test_the_chart_is_one_whole_file_with_every_line_named(tmp_path):
+    from demo import chart
+
     file = tmp_path / "releases.svg"
     chart.draw(ROWS, file)
     assert ET.parse(file).getroot().tag == "{http://www.w3.org/2000/svg}svg"
@@ -113,5 +116,7 @@ def test_the_chart_is_one_whole_file_with_every_line_named(tmp_path):
 
 
 def test_a_chart_that_cannot_be_written_leaves_nothing(tmp_path):
+    from demo import chart
+
     with pytest.raises(OSError, match="missing"):
         chart.draw(ROWS, tmp_path / "missing" / "releases.svg")

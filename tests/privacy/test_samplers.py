@@ -23,6 +23,7 @@ from service.privacy.noise.samplers import (
     below_exp,
     discrete_gaussian,
     discrete_laplace,
+    discrete_laplaces,
     gamma,
 )
 from tests import chance
@@ -95,7 +96,7 @@ def test_what_doubles_decide_of_a_uniform_is_what_exact_arithmetic_decides(x):
 def test_a_geometric_is_the_logarithm_in_whole_rates(rate):
     for word in [*(int(word) for word in words(40)[0]), 0, 1, 2**64 - 1]:
         uniform = Uniform(word, 64)
-        k = uniform.geometric(rate)
+        k = uniform.geometric(rate, float(rate))
         least, most = Fraction(uniform.numerator, 2**uniform.bits), Fraction(uniform.numerator + 1, 2**uniform.bits)
         # exp(-rate·(k + 1)) ≤ R < exp(-rate·k), as far as doubles can tell
         assert math.exp(-rate * (k + 1)) <= float(least) * (1 + 1e-12)
@@ -107,7 +108,7 @@ def test_a_geometric_at_a_threshold_reads_on(monkeypatch, last, expected):
     rate = Fraction(1, 3)
     tie = int(enclosed_exp(5 * rate)[0] * 2**64)
     monkeypatch.setattr(samplers, "_bits", lambda count: last)
-    assert Uniform(tie, 64).geometric(rate) == expected
+    assert Uniform(tie, 64).geometric(rate, float(rate)) == expected
 
 
 @pytest.mark.parametrize("variance", VARIANCES)
@@ -177,7 +178,7 @@ def test_the_discrete_gaussian_has_its_weights(variance, planted, verdict):
 @THIRD
 @pytest.mark.parametrize("scale", [Fraction(1, 2), Fraction(10, 3), Fraction(9)])
 def test_the_discrete_laplace_has_its_weights(scale, planted, verdict):
-    sample = np.array([discrete_laplace(scale * planted) for _ in range(6000)])
+    sample = np.array(discrete_laplaces(scale * planted, 6000))
     with verdict():
         assert_weights(sample, lambda z: math.exp(-abs(z) / scale), 500)
 
@@ -196,7 +197,7 @@ def test_a_wide_discrete_gaussian_is_normal_into_its_tails(variance):
 
 def test_a_wide_discrete_laplace_is_laplace():
     scale = Fraction(2**50, 3)
-    sample = np.array([[discrete_laplace(scale)] for _ in range(1000)], dtype=float)
+    sample = np.array(discrete_laplaces(scale, 1000), dtype=float)[:, np.newaxis]
     chance.assert_spherical_laplace(sample, scale=float(scale))
 
 

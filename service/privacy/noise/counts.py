@@ -24,7 +24,7 @@ import numpy as np
 
 from service.privacy.currency import Currency, round_up
 from service.privacy.noise.additive import Gaussian, Unaffordable, root
-from service.privacy.noise.samplers import discrete_gaussian, discrete_laplace
+from service.privacy.noise.samplers import discrete_gaussian, discrete_laplaces
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,8 +63,7 @@ class CountNoise:
     def sample(self) -> NDArray[np.int64]:
         """Return a fresh draw, shape (dimension,)."""
         if self.currency is Currency.PURE:
-            scale = Fraction(self.scale)
-            return np.array([discrete_laplace(scale) for _ in range(self.dimension)], dtype=np.int64)
+            return np.array(discrete_laplaces(Fraction(self.scale), self.dimension), dtype=np.int64)
         return discrete_gaussian(Fraction(self.scale) ** 2, self.dimension)
 
     def cost(self, change: Change) -> Fraction:

@@ -119,9 +119,12 @@ class Uniform:
             self._extend()
         return settled
 
-    def geometric(self, rate: Fraction) -> int:
-        """Return the largest k with it < exp(-rate·k): P(k ≥ m) = exp(-rate·m) for a uniform. rate > 0."""
-        if (at_sight := self._at_sight(float(rate))) is not None:
+    def geometric(self, rate: Fraction, near: float) -> int:
+        """Return the largest k with it < exp(-rate·k): P(k ≥ m) = exp(-rate·m) for a uniform. rate > 0.
+
+        near: the rate as a double.
+        """
+        if (at_sight := self._at_sight(near)) is not None:
             return at_sight
         while True:
             if k := self._guess(rate):
@@ -163,16 +166,25 @@ def uniform_below(end: int) -> int:
 
 
 def discrete_laplace(scale: Fraction) -> int:
-    """Return one z with P(z) ∝ exp(-|z|/scale) on the integers, exactly. scale > 0.
+    """Return one z with P(z) ∝ exp(-|z|/scale) on the integers, exactly. scale > 0."""
+    return discrete_laplaces(scale, 1)[0]
+
+
+def discrete_laplaces(scale: Fraction, count: int) -> list[int]:
+    """Return `count` independent z with P(z) ∝ exp(-|z|/scale) on the integers, exactly. scale > 0.
 
     |z| ≥ m with probability exp(-m/scale), and a fair sign; zero has two signs, of which one is drawn again.
     """
     if scale <= 0:
         raise ValueError("a scale is positive")
-    while True:
-        size, negative = Uniform.fresh().geometric(1 / scale), fair_coin()
+    rate = 1 / scale
+    near = float(rate)
+    drawn: list[int] = []
+    while len(drawn) < count:
+        size, negative = Uniform.fresh().geometric(rate, near), fair_coin()
         if size or not negative:
-            return -size if negative else size
+            drawn.append(-size if negative else size)
+    return drawn
 
 
 class Candidates(NamedTuple):
@@ -230,7 +242,7 @@ class Envelope:
     def settle_exactly(self, words: NDArray[np.uint64]) -> int | None:
         """Return the value of one candidate, of shape (3,), if it is accepted, else None. Reads more where needed."""
         place, block, accept = (int(word) for word in words)
-        v = Uniform(block, 64).geometric(self._rate)
+        v = Uniform(block, 64).geometric(self._rate, self._float_rate)
         size = (place & (self.width - 1)) + (v << self._shift)
         negative = place >> 63 == 1
         x = size**2 / (2 * self.variance) - v * self._rate + Fraction(1, 2)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 
 from service.mechanisms.evaluation.figures import BlockCounts, ClassFigures, ErrorFigures, added_up, rise
 from service.mechanisms.evaluation.intervals import Counted
@@ -249,6 +248,8 @@ def blocks_of(name):
     if name == "mnist":
         x, _ = x[:, ::7] / 255.0, None
     x = (x - x[:6000].mean(axis=0)) / (x[:6000].std(axis=0) + 1e-3)
+    from sklearn.linear_model import LogisticRegression
+
     model = LogisticRegression(max_iter=40).fit(x[:6000:4], y[:6000:4])
     return model.predict(x[6000:]), model.predict_proba(x[6000:]).max(axis=1), y[6000:], rng
 

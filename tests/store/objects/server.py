@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import httpx
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
@@ -48,6 +47,8 @@ class Server:
     faults: Faults = field(default_factory=Faults)
 
     def __post_init__(self) -> None:
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()  # a store creates an object once; moto's checks and writes are not one step
 
