@@ -134,7 +134,7 @@ class Stage:
         return Worker(sealers, readers, Publisher(shop), shop.ticker)
 
     def appender(self) -> Appenders:
-        return Appenders(self.primaries(), max_batches=10, max_bytes=10**6)
+        return Appenders(self.primaries(), max_batches=1000, max_bytes=10**6)
 
     def primaries(self) -> Primaries:
         primaries = read_primaries(self.redis_url)

@@ -165,7 +165,10 @@ def _kill(up: Up, three: Three | None, choose: random.Random, kills: int) -> Cou
             since_start.clear()
             victim = "supervisor"
         elif (pid := up.children().get(victim)) is not None:
-            os.kill(pid, signal.SIGKILL)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has just ended
+                continue
             since_start[victim] += 1
         else:  # it is down already
             continue
