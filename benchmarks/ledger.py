@@ -29,7 +29,7 @@ from service.ledger.verify import look, verify
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism
-from service.publishing.prepared import prepare
+from service.publishing.prepared import Prepared, prepare
 from service.settings import Settings
 from service.store import leases, publications, streams, tables
 from service.store.database import Database
@@ -59,7 +59,18 @@ class Idle(OutputPerturbation):
 class Simulated:
     """A publication whose fits are not done: their releases are zeros. The rest is the worker's."""
 
-    def __init__(self, folder: Path, url: str, *, blocks: int, block: int, delta: float, name: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        *,
+        blocks: int,
+        block: int,
+        delta: float,
+        name: str,
+        schema: dict[str, Any] = SCHEMA,
+        learner: type[OutputPerturbation] = Idle,
+    ) -> None:
         self.database = Database(url)
         privacy = {"epsilon": 1, "delta": delta}
         mechanism = {"kind": "sliding_window", "block": block, "blocks": blocks}
@@ -69,15 +80,15 @@ class Simulated:
             "privacy": privacy,
             "publish_delay": 0,
         }
-        built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(self.configuration))
+        built = build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(self.configuration))
         assert isinstance(built, LinearMechanism)
-        self.mechanism = replace(built, learner=Idle(**vars(built.learner)))
+        self.mechanism = replace(built, learner=learner(**vars(built.learner)))
         with self.database.transaction() as connection:
             stream = streams.create(
                 connection,
                 name=name,
                 log=name,
-                schema=SCHEMA,
+                schema=schema,
                 retention="keep",
                 epsilon=Decimal(2),
                 delta=Decimal("1e-5"),
@@ -104,14 +115,18 @@ class Simulated:
         memory = Memory(parts={}, digest=None)
         self.turn = Turn(made, replace(stream, records=2**40), self.mechanism, memory, {})
 
+    def step(self) -> Prepared:
+        """Return the next step, drawn."""
+        due = self.turn.time_due()
+        version = self.turn.publication.version + 1
+        step = self.mechanism.step(due, self.turn.chain, version, lambda *_: NOTHING)
+        return prepare(self.turn.publication.start, self.mechanism, step, due)
+
     def publish(self, times: int) -> list[float]:
         """Publishes so often; how many seconds each transaction took."""
         seconds = []
         for _ in range(times):
-            due = self.turn.time_due()
-            version = self.turn.publication.version + 1
-            step = self.mechanism.step(due, self.turn.chain, version, lambda *_: NOTHING)
-            prepared = prepare(self.turn.publication.start, self.mechanism, step, due)
+            prepared = self.step()
             began = time.perf_counter()
             moved = self.publisher._commit(self.lease, self.turn, prepared)  # noqa: SLF001
             seconds.append(time.perf_counter() - began)

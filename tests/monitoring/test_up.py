@@ -7,10 +7,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import httpx
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from service.settings import API_METRICS_PORT
 from tests.conftest import World, ok, publication, wait_until
@@ -23,11 +26,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory):
-    """With one model published."""
+    """With one model published; it writes down what it imports."""
     running = Up(tmp_path_factory.mktemp("up") / "data")
     port = free_port()
     running.metrics = f"http://127.0.0.1:{port}"
-    running.start(metrics_port=str(port))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPROFILEIMPORTTIME", "1")
+        running.start(metrics_port=str(port))
     publish(running)
     wait_until(lambda: fits(look(running.metrics)) == 1)
     yield running
@@ -48,6 +53,36 @@ def publish(up: Up) -> None:
 
 def fits(samples: Samples) -> float | None:
     return samples.of("perennial_fit_duration_seconds_count", publication="p")
+
+
+def needed(extra: str = "") -> set[str]:
+    """Return the distributions that the service needs with one of its extras."""
+    names, waiting = set(), [("perennial", extra)]
+    while waiting:
+        name, extra = waiting.pop()
+        names.add(name)
+        for each in map(Requirement, requires(name) or []):
+            if each.marker is None or each.marker.evaluate({"extra": extra}):
+                another = canonicalize_name(each.name)
+                waiting += [(another, one) for one in each.extras or {""} if another not in names]
+    return names
+
+
+def test_a_service_with_default_settings_imports_nothing_optional(up: Up):
+    """To import one takes memory in each process. A library that is looked for and not there shows no part of it."""
+    logs = "\n".join(path.read_text(errors="replace") for path in (up.output, *up.folder.rglob("*.log")))
+    lines = [line.split("|") for line in logs.splitlines() if line.startswith("import time:")]
+    parts = {line[2].strip() for line in lines if len(line) == 3}
+    imported = {each.partition(".")[0] for each in parts if "." in each}
+    assert {"numpy", "structlog", "uvicorn"} <= imported
+    extras = set().union(*(needed(extra) for extra in ("demo", "objects", "dask", "deep"))) - needed("embedded")
+    owned = {
+        each
+        for each, owners in packages_distributions().items()
+        if extras & set(map(canonicalize_name, owners)) and not needed("embedded") & set(map(canonicalize_name, owners))
+    }
+    assert {"httpx", "obstore", "distributed", "jax", "matplotlib"} <= owned
+    assert imported & (owned | {"rich", "sklearn", "scipy", "pandas", "pyarrow"}) == set()
 
 
 def test_both_parts_are_told_at_one_address(up: Up):

@@ -73,6 +73,14 @@ def test_what_the_mark_does_not_hold_nobody_sees(bench: Bench, monkeypatch):
     assert_verifies(bench)
 
 
+def test_one_mark_confirms_all_that_is_committed_on_a_stream(bench: Bench, monkeypatch):
+    crash_before_the_mark(bench, monkeypatch)
+    written, write = [], high_water_mark.write
+    monkeypatch.setattr(high_water_mark, "write", lambda *each: (written.append(each[2].charges), write(*each)))
+    bench.shop().audit.confirm()
+    assert (visible(bench)[0], written) == (5, [5])
+
+
 def test_a_release_is_seen_only_once_its_mark_is_written(bench: Bench, monkeypatch):
     crash_before_the_mark(bench, monkeypatch)
     real, marks = confirmation._make_visible, []
