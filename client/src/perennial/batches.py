@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from perennial.data import Array, Block, joined
+from perennial.exchange import Body
 
 MOST_RECORDS = 2**15
 MOST_TEXTS = 1_000
@@ -32,7 +33,7 @@ class Batch:
     block: Block
 
     @cached_property
-    def body(self) -> tuple[str, bytes]:
+    def body(self) -> tuple[str, Body]:
         """Return the media type and the body of a request with the records."""
         return encode(self.block)
 
@@ -58,7 +59,7 @@ def cut(blocks: Iterator[Block], given: int | None = None, most: int = MOST_RECO
     """
     first, rest = 0, None
     for block in blocks:
-        size = given or min(most, _usual_size(block))
+        size = given or min(most, _usual_size_of(block))
         start = 0
         if rest is not None:
             start = size - len(rest)
@@ -108,15 +109,19 @@ def _result(future: Future[Batch | None]) -> Batch | None:
     return future.result() if future.done() and future.exception() is None else None
 
 
-def _usual_size(block: Block) -> int:
-    if block.has_texts:
-        return MOST_TEXTS
-    width = 0 if block.x is None else block.x.shape[1]
-    size = 4 * width + 8 + (0 if block.unit is None else _UNIT_BYTES)
+def usual_size(width: int, *, has_units: bool) -> int:
+    """Return how many records of so many features a batch has, as far as the stream takes them."""
+    size = 4 * width + 8 + (_UNIT_BYTES if has_units else 0)
     return max(1, min(MOST_RECORDS, MOST_BYTES // size))
 
 
-def encode(block: Block) -> tuple[str, bytes]:
+def _usual_size_of(block: Block) -> int:
+    if block.has_texts:
+        return MOST_TEXTS
+    return usual_size(0 if block.x is None else block.x.shape[1], has_units=block.unit is not None)
+
+
+def encode(block: Block) -> tuple[str, Body]:
     """Return the media type and the body: Arrow where pyarrow is installed, since the server reads that faster."""
     if _has_arrow() and not block.has_texts:
         return ARROW, _as_arrow(block)
@@ -129,7 +134,7 @@ def _has_arrow() -> bool:
     return find_spec("pyarrow") is not None
 
 
-def _as_arrow(block: Block) -> bytes:
+def _as_arrow(block: Block) -> Body:
     import pyarrow as pa
 
     columns: dict[str, Any] = {}
@@ -141,10 +146,18 @@ def _as_arrow(block: Block) -> bytes:
     if block.unit is not None:
         columns["unit"] = pa.array([str(each) for each in block.unit.tolist()])  # a number is the unit of its digits
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    sink = pa.BufferOutputStream()
+    counted = pa.MockOutputStream()  # so that the memory is of the right size: where it grows, it is copied
+    _write(counted, batch)
+    body = pa.allocate_buffer(counted.size())
+    _write(pa.FixedSizeBufferWriter(body), batch)
+    return memoryview(body)
+
+
+def _write(sink: Any, batch: Any) -> None:
+    import pyarrow as pa
+
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return bytes(sink.getvalue())
 
 
 def _arrow_array(numbers: Array) -> Any:
