@@ -40,7 +40,8 @@ def watched(page: Page) -> Iterator[Page]:
     page.emulate_media(color_scheme="null", reduced_motion="null")
     for event, listener in listeners.items():
         page.context.remove_listener(event, listener)
-    assert [each for each in messages if not expected(each)] == []
+    complaints = [each for each in messages if not expected(each)]
+    assert complaints == [], complaints
 
 
 def enter(context: BrowserContext, key: str) -> None:
