@@ -316,13 +316,15 @@ def a_sample_of_any_size() -> None:
 @bug("tests/worker/test_sampled_fits.py::test_a_sample_is_of_training_slots_and_counts_empty_ones")
 def a_sample_whose_size_is_not_recorded() -> None:
     """A release of a sample that says it was fitted to all slots."""
-    from service.learners import output_perturbation
-    from service.privacy.accounting.events import NoisyWeights
+    from service.learners.output_perturbation import OutputPerturbation
 
-    def unsaid(_true: Any, noise: Any, sensitivity: float, sample: int) -> NoisyWeights:
-        return NoisyWeights(noise=noise, sensitivity=sensitivity)
-
-    wrap(output_perturbation, "NoisySampledWeights", unsaid)
+    rewrite(
+        OutputPerturbation.perturbation,
+        (
+            "NoisySampledFit(noise=noise, sensitivity=sensitivity, sample=drawn,",
+            "NoisyFit(noise=noise, sensitivity=sensitivity,",
+        ),
+    )
 
 
 @bug("tests/worker/test_walks.py::test_a_stream_that_goes_on_while_it_is_walked_is_as_its_mark_says")
