@@ -41,6 +41,14 @@ def test_a_long_row_is_as_long_as_the_norm_bound():
     assert np.linalg.norm(rows.rows()) == pytest.approx(2.0, rel=1e-5)
 
 
+@pytest.mark.parametrize("scale", [0.001, 0.3, 0.5, 0.999])
+def test_the_cosine_is_rounded_down_by_as_much_as_covers_the_roundings_of_a_row(scale):
+    cosine, sine = row_scales(scale)
+    left = Fraction(cosine) ** 2 / (1 - Fraction(sine) ** 2)  # of cos² θ
+    assert sine == scale
+    assert (1 - Fraction(1, 2**39)) ** 2 < left < (1 - Fraction(1, 2**41)) ** 2
+
+
 def test_without_a_scale_rows_are_what_they_were():
     half = np.sqrt(0.5) * (1.0 - 2.0**-50)
     assert row_scales(None) == (half, half)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from service.mechanisms.evaluation.course import course
+from service.mechanisms.evaluation.course import course, judged
 from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums, Predictions
 from service.privacy.accounting.events import NoisyCounts
 from tests.mechanisms.evaluation.worlds import draw, noise_of
@@ -55,6 +55,13 @@ def test_a_version_is_worse_than_the_version_before_it_and_not_than_older_ones()
     assert course([good, bad], "b") == {"drift": True, "worse": True}
     assert course([best, good, good], "b") == {"drift": True, "worse": True}
     assert course([best, block(2, 800), block(3, 1000)], "b")["worse"] is False
+
+
+def test_the_newest_block_is_judged():
+    (second,) = judged("figures", "stream", [block(1, 1600), block(2, 800)])
+    assert (second.publication, second.evaluation, second.stream) == ("b", "figures", "stream")
+    assert abs(second.accuracy - 800 / SLOTS) < 0.05
+    assert second.drift
 
 
 def test_of_regressions_nothing_is_said():

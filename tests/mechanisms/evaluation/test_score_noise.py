@@ -97,6 +97,16 @@ def test_a_record_on_the_boundary_may_flip_and_one_far_from_it_may_not(kind):
     assert widths[1] > 9 * widths[0], "noise moves a score in proportion to the record"
 
 
+@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("loss", ["huber_hinge", "softmax"])
+def test_of_many_classes_the_two_greatest_scores_say_whether_noise_may_flip_them(kind, loss):
+    described = description(loss, classes=4, intercept=False)
+    _, law = stated(kind, 1e-3, 12)
+    weights = np.array([[9.0, 9.0, 0], [9.0, 0, 0], [0, 0, 9.0], [0, 0, 0]])
+    effect = score_noise(described, law, 100, weights, np.array([[1.0, 0, 0], [0, 1.0, 0], [0, 0, 1.0]]))
+    assert effect.could_flip.tolist() == [True, False, False]
+
+
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 def test_of_objective_perturbation_a_bound_is_held(loss):
     rng = np.random.default_rng(2)

@@ -99,15 +99,15 @@ def test_an_empty_slot_adds_nothing(layout):
 @given(st.integers(2, 5), st.integers(0, 40), st.integers(0, 2**32))
 def test_tables_bins_and_pairs_are_those_of_counting_slot_by_slot(classes, n, seed):
     rng = np.random.default_rng(seed)
-    layout = ClassCounts(classes=classes, publications=2, pairs=((0, 1),))
+    layout = ClassCounts(classes=classes, publications=3, pairs=((0, 1), (0, 2), (1, 2)))
     labels = rng.integers(-1, classes, n)
     outputs = [
-        Predictions(labels=rng.integers(0, classes, n), confidences=rng.uniform(1 / classes, 1, n)) for _ in range(2)
+        Predictions(labels=rng.integers(0, classes, n), confidences=rng.uniform(1 / classes, 1, n)) for _ in range(3)
     ]
     counts = layout.count(labels, outputs)
-    tables = np.zeros((2, classes, classes), dtype=int)
-    bins = np.zeros((2, BINS, 2), dtype=int)
-    alone = np.zeros(2, dtype=int)
+    tables = np.zeros((3, classes, classes), dtype=int)
+    bins = np.zeros((3, BINS, 2), dtype=int)
+    alone = np.zeros((3, 2), dtype=int)
     for slot in range(n):
         if labels[slot] == EMPTY:
             continue
@@ -116,11 +116,11 @@ def test_tables_bins_and_pairs_are_those_of_counting_slot_by_slot(classes, n, se
             tables[p, labels[slot], each.labels[slot]] += 1
             inside = np.abs(layout.middles() - each.confidences[slot]).argmin()
             bins[p, inside, 0 if rights[p] else 1] += 1
-        alone += [rights[0] and not rights[1], rights[1] and not rights[0]]
-    for p in range(2):
+        alone += [[rights[a] and not rights[b], rights[b] and not rights[a]] for a, b in layout.pairs]
+    for p in range(3):
         assert (layout.table(counts, p) == tables[p]).all()
         assert (layout.calibration(counts, p) == bins[p]).all()
-    assert (layout.alone(counts, 0) == alone).all()
+    assert all((layout.alone(counts, pair) == alone[pair]).all() for pair in range(3))
 
 
 @pytest.mark.parametrize(
