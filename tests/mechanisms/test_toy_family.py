@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
@@ -37,7 +38,7 @@ from service.privacy.noise import additive
 from service.schedules.independent_batches import IndependentBatches
 from service.streams.schema import StreamSchema
 from tests import chance
-from tests.browser.conftest import browser, chromium, installed, reader, tab  # noqa: F401 - fixtures
+from tests.browser import browsers
 from tests.conftest import Service, make_world, ok, publication, running
 from tests.docs.pages import ROOT
 from tests.guarantees.test_audits import attack
@@ -169,6 +170,12 @@ def service(toys, servers, tmp_path_factory):
         yield service
 
 
+@pytest.fixture
+def reader(service: Service) -> Iterator[Page]:
+    with browsers.started() as browser, browsers.reading(browser, service) as page:
+        yield page
+
+
 def verified_by_a_stranger(service):
     """Return what `perennial ledger verify` says in a process that has never heard of toys."""
     places = {"DATABASE_URL": service.settings.database_url, "SEGMENT_STORE": service.settings.segment_store}
@@ -286,7 +293,7 @@ def test_toys_are_in_openapi_and_their_mistakes_are_explained(service: Service):
     assert "did you mean every?" in answer.text
 
 
-def test_toys_are_on_the_dashboard(service: Service, reader: Page):  # noqa: F811
+def test_toys_are_on_the_dashboard(service: Service, reader: Page):
     stream = service.stream()
     name = service.publish(stream, {"kind": "toy_echo", "every": 2}, learner={"kind": "toy_means"})
     service.post(stream, [[0.1, 0.2]] * 2, [0, 1])

@@ -1,0 +1,1 @@
+"""A package, so that its tests can share a browser: fixtures of a `package` end with it."""
