@@ -17,6 +17,7 @@ from service.privacy.accounting.composition import (
     PrivacyLoss,
     Range,
     add_up,
+    beside,
     outline,
     tighter,
     worst,
@@ -198,3 +199,10 @@ def test_a_delta_is_rounded_as_an_epsilon_is():
     up, down = third.shown()["delta"], third.shown_down()["delta"]
     assert Fraction(repr(down)) < third.delta < Fraction(repr(up))
     assert math.nextafter(down, 1.0) == up
+
+
+def test_where_one_of_two_functions_ends_the_other_goes_on():
+    much, little = PrivacyLoss.of(Decimal(2), Decimal(0)), PrivacyLoss.of(Decimal(1), Decimal(0))
+    short, long = [(0, 5, much)], [(0, 9, little)]
+    assert beside(short, long) == [(0, 5, much, little), (5, 9, PrivacyLoss(), little)]
+    assert beside(long, short) == [(0, 5, little, much), (5, 9, little, PrivacyLoss())]

@@ -42,3 +42,6 @@ def test_what_steps_move_is_raised_by_two_to_the_minus_40(steps):
     assert abs(Fraction(moved) / exact - 1 - Fraction(1, 2**40)) <= 8 * ULP
     whole = sensitivity.gradient_descent(step=8.0, steps=steps, **settings)
     assert whole == pytest.approx(2 * 0.75 / (0.125 * 96), rel=1e-15)
+    for step in (0.0, 8.1):
+        with pytest.raises(ValueError, match="0 < step·α <= 1"):
+            sensitivity.gradient_descent(step=step, steps=steps, **settings)

@@ -211,6 +211,8 @@ def test_the_shortened_are_those_of_the_slots_that_are_there_publication_by_publ
         assert [layout.shortened_by(counts, number) for number in (0, 1)] == [2 * one, 0]
         assert counts.sum() == 2 * one + without.count(np.array([0, 1, 1, np.nan]), outputs).sum()
         assert layout.shortened_by(layout.count(np.zeros(4), [None, outputs[1]]), 0) == 0, "it has no model"
+        unknown = replace(outputs[0], shortened=None)
+        assert layout.shortened_by(layout.count(np.zeros(4), [unknown, outputs[1]]), 0) == 0, "it shortens nothing"
 
 
 def test_the_moments_are_those_of_the_target():
