@@ -39,8 +39,7 @@ class Mark:
 def marks(connection: Connection, streams: Iterable[Stream]) -> dict[str, Mark]:
     """How far streams have come, by the name of their logs."""
     streams = list(streams)
-    (rows,) = read_together(connection, (_ASKED, _bound(streams)))
-    return _marks(streams, rows)
+    return _marks(streams, connection.execute(_ASKED, _bound(streams)).all())
 
 
 def _bound(streams: Iterable[Stream]) -> dict[str, Any]:
@@ -185,8 +184,7 @@ def hold(connection: Connection, known: Mapping[int, Mark]) -> set[int]:
 
 def _differences(connection: Connection, known: Mapping[int, Mark]) -> dict[int, str]:
     """Which of what marks name is another, or missing, in this database, by the stream's id."""
-    (rows,) = read_together(connection, (_NEWEST, _names(known)))
-    return _other(known, rows)
+    return _other(known, connection.execute(_NEWEST, _names(known)).all())
 
 
 def _names(known: Mapping[int, Mark]) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from service.store.database import (
     Database,
     DatabaseUnavailable,
     notify,
-    read_together,
     require_durability,
 )
 from service.store.segment_files import SegmentFiles
@@ -264,7 +263,7 @@ def _make_visible(connection: Connection, held: Sequence[Committed], now: Sequen
             "charges": [min(now.confirmed_charges, before.confirmed_charges) for before, now in news],
             "releases": [min(now.confirmed_releases, before.confirmed_releases) for before, now in news],
         }
-        read_together(connection, (_TELL, bound))
+        connection.execute(_TELL, bound)
 
 
 # Of publications of which more is visible than before.
