@@ -36,7 +36,7 @@ from perennial.data import Block
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from perennial import LocalClient
+    from perennial.local import LocalClient
 
 FEATURES, ROWS_OF_A_GROUP = 8, 100_000
 KILLED_AT = (0.25, 0.5, 0.75)  # of the records
@@ -57,11 +57,6 @@ def written(path: Path, records: int) -> Path:
         for x, y in groups(records, ROWS_OF_A_GROUP):
             writer.write_table(pa.table([*x.T.copy(), y], schema=schema))
     return path
-
-
-def body_of(x: np.ndarray, y: np.ndarray) -> tuple[str, bytes]:
-    media_type, body = encode(Block(x=x, y=y))
-    return media_type, bytes(body)
 
 
 def post(client: LocalClient, bodies: list[tuple[str, bytes]], connections: int, stream: str) -> None:
@@ -87,12 +82,10 @@ def key_of(client: LocalClient) -> Path:
 
 
 def started(client: LocalClient, stream: str, file: Path) -> subprocess.Popen[bytes]:
-    """Start the command as on any machine, where Python keeps its bytecode, whatever the shell says."""
     command = [sys.executable, "-m", "perennial", "load", stream, str(file), "--label", "y", "--url", client.url]
     return subprocess.Popen(
         [*command, "--key-file", str(key_of(client)), "--state", str(file.parent / "state")],
         stdout=subprocess.DEVNULL,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
     )
 
 
@@ -191,7 +184,7 @@ def main() -> None:
     records = options.records
     with tempfile.TemporaryDirectory() as place, perennial.local(Path(place, "data")) as client:
         file, turns = written(Path(place, "rows.parquet"), records), Turns(client, records)
-        bodies = [body_of(x, y) for x, y in groups(records, options.batch)]
+        bodies = [encode(Block(x=x, y=y)) for x, y in groups(records, options.batch)]
         for _ in range(options.turns):
             turns.take("load", lambda stream: load(client, stream, file))
             for connections in options.connections:

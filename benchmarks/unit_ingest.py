@@ -42,7 +42,7 @@ def bodies(records: int, first: int, units: int) -> list[bytes]:
     y = (x[:, 0] > 0).astype(np.int32)
     ids = np.array([f"person-{first + each}" for each in whose], dtype=object)
     blocks = (Block(x=x, y=y, unit=ids[start : start + BATCH]) for start in range(0, records, BATCH))
-    return [bytes(encode(block)[1]) for block in blocks]
+    return [encode(block)[1] for block in blocks]
 
 
 def made(running: Service) -> str:

@@ -12,9 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 import perennial.__main__ as command
-from perennial import files, stores
-from perennial.batches import cut
-from perennial.data import blocks
 from service import cli
 from tests.client.conftest import numbered, posts
 from tests.conftest import Service
@@ -63,18 +60,6 @@ def test_a_column_of_units_is_loaded_as_it_is_written(service: Service, client, 
         assert load(stream.name, tmp_path / name, "--unit", "who", "--features", "a,b") == 0, capsys.readouterr().err
     numbered(stream, RECORDS)
     assert service.client().get(f"/v1/streams/{stream.name}/units/004").json()["records"] == [4, 9, 14]
-
-
-@pytest.mark.parametrize(("unit", "size"), [(None, 32_768), ("who", 13_056)])
-def test_of_parquet_every_batch_is_a_piece_as_it_was_read(tmp_path, unit, size):
-    path = tmp_path / "days.parquet"
-    rows = np.zeros(40_000)
-    pd.DataFrame({"a": rows, "b": rows, "rain": rows, "who": "me"}).to_parquet(path, row_group_size=9_000)
-    columns = ["a", "b", "rain", *([unit] if unit else [])]
-    pieces = list(files.read(stores.source(str(path)), columns, unit))
-    batches = list(cut(blocks(pieces, "rain", None, unit=unit)))
-    assert [len(piece) for piece in pieces] == [len(batch.block) for batch in batches]
-    assert len(pieces[0]) == size
 
 
 def test_a_load_that_is_interrupted_goes_on(service: Service, client, faults, load, tmp_path, capsys, monkeypatch):

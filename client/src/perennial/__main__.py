@@ -7,18 +7,13 @@ sends records need not have the service.
 from __future__ import annotations
 
 import argparse
-import gc
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from perennial import bridging, loading
+from perennial.client import connect
 from perennial.errors import PerennialError
-
-if TYPE_CHECKING:
-    from perennial.client import Client
 
 FAILED = 1
 
@@ -40,13 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _failed("interrupted; run the same command again to go on.")
     return 0
-
-
-def connect(url: str, key: str) -> Client:
-    """Return a client, as `perennial.connect`."""
-    from perennial import client  # imports numpy, which then sees what this process has set
-
-    return client.connect(url, key)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,22 +65,5 @@ def _failed(message: str) -> int:
     return FAILED
 
 
-def _load_quickly() -> None:
-    """Load what each command needs. It saves 0.1 s of processor time: an eighth of what 5,000,000 records take.
-
-    numpy gets no threads for products of matrices, of which there are none: they turn for a while until they sleep. The
-    garbage collector never looks through what stays until the end.
-    """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    gc.disable()
-    import perennial.client  # noqa: F401 - and all that it imports
-
-    gc.freeze()
-    gc.enable()
-
-
 if __name__ == "__main__":
-    _load_quickly()
-    status = main()
-    gc.freeze()
-    sys.exit(status)
+    sys.exit(main())

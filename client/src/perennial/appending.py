@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,7 +16,6 @@ from perennial.errors import InvalidRecords, Problem
 from perennial.exchange import (
     FIRST_PAUSE_SECONDS,
     PATIENCE_SECONDS,
-    Body,
     Exchange,
     Pause,
     Request,
@@ -63,7 +62,7 @@ def append(
         raise ValueError(f"key must have 1 to {LONGEST_KEY} characters")
     if batch is not None and batch < 1:
         raise ValueError("batch must be at least 1")
-    root = key or os.urandom(16).hex()
+    root = key or uuid.uuid4().hex
     batches = cut(blocks(data, label, features, schema.names, unit), batch, schema.most_records)
     records, entries = 0, []
     try:
@@ -164,7 +163,7 @@ def _post_batch(
 def post_records(
     stream: str,
     media_type: str,
-    body: Body,
+    body: bytes,
     key: str,
     patience: float = PATIENCE_SECONDS,
     since: float | None = None,

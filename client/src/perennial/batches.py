@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from perennial.data import Array, Block, joined
-from perennial.exchange import Body
 
 MOST_RECORDS = 2**15
 MOST_TEXTS = 1_000
@@ -33,7 +32,7 @@ class Batch:
     block: Block
 
     @cached_property
-    def body(self) -> tuple[str, Body]:
+    def body(self) -> tuple[str, bytes]:
         """Return the media type and the body of a request with the records."""
         return encode(self.block)
 
@@ -59,7 +58,7 @@ def cut(blocks: Iterator[Block], given: int | None = None, most: int = MOST_RECO
     """
     first, rest = 0, None
     for block in blocks:
-        size = given or min(most, _usual_size_of(block))
+        size = given or min(most, _usual_size(block))
         start = 0
         if rest is not None:
             start = size - len(rest)
@@ -109,19 +108,15 @@ def _result(future: Future[Batch | None]) -> Batch | None:
     return future.result() if future.done() and future.exception() is None else None
 
 
-def usual_size(width: int, *, has_units: bool) -> int:
-    """Return how many records of so many features a batch has, as far as the stream takes them."""
-    size = 4 * width + 8 + (_UNIT_BYTES if has_units else 0)
+def _usual_size(block: Block) -> int:
+    if block.has_texts:
+        return MOST_TEXTS
+    width = 0 if block.x is None else block.x.shape[1]
+    size = 4 * width + 8 + (0 if block.unit is None else _UNIT_BYTES)
     return max(1, min(MOST_RECORDS, MOST_BYTES // size))
 
 
-def _usual_size_of(block: Block) -> int:
-    if block.has_texts:
-        return MOST_TEXTS
-    return usual_size(0 if block.x is None else block.x.shape[1], has_units=block.unit is not None)
-
-
-def encode(block: Block) -> tuple[str, Body]:
+def encode(block: Block) -> tuple[str, bytes]:
     """Return the media type and the body: Arrow where pyarrow is installed, since the server reads that faster."""
     if _has_arrow() and not block.has_texts:
         return ARROW, _as_arrow(block)
@@ -134,7 +129,7 @@ def _has_arrow() -> bool:
     return find_spec("pyarrow") is not None
 
 
-def _as_arrow(block: Block) -> Body:
+def _as_arrow(block: Block) -> bytes:
     import pyarrow as pa
 
     columns: dict[str, Any] = {}
@@ -146,18 +141,10 @@ def _as_arrow(block: Block) -> Body:
     if block.unit is not None:
         columns["unit"] = pa.array([str(each) for each in block.unit.tolist()])  # a number is the unit of its digits
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    counted = pa.MockOutputStream()  # so that the memory is of the right size: where it grows, it is copied
-    _write(counted, batch)
-    body = pa.allocate_buffer(counted.size())
-    _write(pa.FixedSizeBufferWriter(body), batch)
-    return memoryview(body)
-
-
-def _write(sink: Any, batch: Any) -> None:
-    import pyarrow as pa
-
+    sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
+    return bytes(sink.getvalue())
 
 
 def _arrow_array(numbers: Array) -> Any:

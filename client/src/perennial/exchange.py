@@ -17,7 +17,6 @@ from urllib.parse import quote
 from perennial.errors import Busy, PerennialError, UnknownServer, Unreachable, problem_of
 
 Result = TypeVar("Result")
-Body: TypeAlias = bytes | memoryview
 
 PATIENCE_SECONDS = 300.0  # of what goes on for long: appending, following
 CALL_PATIENCE_SECONDS = 30.0
@@ -37,7 +36,7 @@ class Request:
     path: str
     query: Mapping[str, str | int] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: Body | None = field(default=None, repr=False)
+    body: bytes | None = field(default=None, repr=False)
     repeatable: bool = True
     seconds: float = ANSWER_SECONDS
 

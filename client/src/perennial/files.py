@@ -12,6 +12,7 @@ from perennial.errors import InvalidData
 from perennial.extras import needs
 from perennial.stores import LocalFile, StoredObject
 
+_PIECE_BYTES = 2**22  # of a table, its numbers as doubles
 _BUFFER_BYTES_BY_COLUMNS = 2**16  # of a request for a part of a file
 
 
@@ -74,8 +75,6 @@ def _parquet(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
     with _as_tables(file):
         from pyarrow import parquet
 
-        from perennial.batches import usual_size
-
         # Few large requests are what a store is fast with; of a file of this machine they only take memory.
         few_requests = isinstance(file, StoredObject)
         with (
@@ -84,9 +83,7 @@ def _parquet(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
         ):
             there = parts.schema_arrow.names
             known = there if wanted.columns is None else [name for name in wanted.columns if name in there]
-            units = wanted.text in known
-            # As many as a batch has where the others are features and a label: then none is put together of copies.
-            rows = usual_size(max(0, len(known) - units - 1), has_units=units)
+            rows = max(1, _PIECE_BYTES // (8 * max(1, len(known))))
             # One thread reads faster than records are sent, and leaves the other processors to the service.
             yield from parts.iter_batches(batch_size=rows, columns=known, use_threads=False)
 

@@ -9,8 +9,8 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from perennial.errors import Halted, NotYet, UnknownServer
 from perennial.exchange import (
@@ -25,11 +25,9 @@ from perennial.exchange import (
     json_object,
     path_of,
 )
+from perennial.model import Model
 from perennial.schema import Schema
 from perennial.tables import Table
-
-if TYPE_CHECKING:
-    from perennial.model import Model
 
 SAFETENSORS = "application/vnd.safetensors"
 LONGEST_WAIT_SECONDS = 60
@@ -142,7 +140,7 @@ def latest(publication: str, wait: float, newer_than: int) -> Exchange[Model]:
         left = max(0.0, deadline - time.monotonic())
         answer = yield from _ask_latest(publication, min(math.ceil(left), LONGEST_WAIT_SECONDS), newer_than)
         if answer.status == 200:
-            model = _model_in(answer)
+            model = Model.from_safetensors(answer.body)
             if model.version > newer_than:
                 return (yield from _with_encoder(publication, model))
         if answer.status == 404:
@@ -165,7 +163,7 @@ def following(publication: str, after: int) -> Exchange[list[Model] | None]:
     wait = LONGEST_WAIT_SECONDS if state == "running" else 0
     answer = yield from _ask_latest(publication, wait, after)
     if answer.status == 200:
-        newest = _model_in(answer)
+        newest = Model.from_safetensors(answer.body)
         if newest.version > after:
             return (yield from _models_between(publication, after, newest))
     if state == "running":
@@ -213,20 +211,14 @@ def _model(publication: str, version: str) -> Exchange[Model]:
     path = f"{path_of('publications', publication)}/releases/{version}"
     request = Request(path=path, headers={"Accept": SAFETENSORS})
     answer = yield from ask(request, patience=PATIENCE_SECONDS)
-    return (yield from _with_encoder(publication, _model_in(answer)))
+    return (yield from _with_encoder(publication, Model.from_safetensors(answer.body)))
 
 
 def _with_encoder(publication: str, model: Model) -> Exchange[Model]:
     if model.encoder_release is None:
         return model
     network = yield from _model(publication, f"{model.encoder_release}")
-    return replace(model, encoder=network.parameters)
-
-
-def _model_in(answer: Answer) -> Model:
-    from perennial.model import Model  # with all feature maps: appending needs none
-
-    return Model.from_safetensors(answer.body)
+    return Model(parameters=model.parameters, metadata=model.metadata, encoder=network.parameters)
 
 
 def _pages(path: str, by: str) -> Exchange[Table]:

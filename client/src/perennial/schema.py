@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from perennial import feature_maps
 from perennial.errors import Unsupported
 from perennial.names import UNNAMED, Names
 
@@ -22,12 +24,7 @@ class Schema:
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Schema:
         """Return what the service's JSON says; of a feature map of a later version no limit is known."""
-        mapped = described.get("features") or 1
-        if described.get("feature_map") is not None:
-            from perennial import feature_maps
-
-            try:
-                mapped = feature_maps.build(described["feature_map"], mapped).features
-            except Unsupported:
-                mapped = 1
+        mapped = 1
+        with suppress(Unsupported):
+            mapped = feature_maps.build(described.get("feature_map"), described.get("features") or 1).features
         return cls(names=Names.of(described), most_records=max(1, MOST_MAPPED // mapped))

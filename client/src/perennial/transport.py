@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from perennial.exchange import Answer, NoAnswer, Pause, Request
 from perennial.plain_http import PlainConnections
@@ -27,7 +28,7 @@ class Transport:
 
     def __init__(self, url: str, key: str) -> None:
         settings, parts = _settings(url, key), urlsplit(url)
-        is_plain = parts.scheme == "http" and not (settings["trust_env"] and _has_proxies())
+        is_plain = parts.scheme == "http" and not (settings["trust_env"] and getproxies())
         self.connections: PlainConnections | LibraryConnections = (
             PlainConnections(parts, settings["headers"], CONNECT_SECONDS) if is_plain else LibraryConnections(settings)
         )
@@ -138,19 +139,13 @@ def _is_this_machine(host: str) -> bool:
         return False
 
 
-def _has_proxies() -> bool:
-    from urllib.request import getproxies  # takes long to load
-
-    return bool(getproxies())
-
-
 def _built(http: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
     return http.build_request(
         request.method,
         request.path,
         params=dict(request.query),
         headers=dict(request.headers),
-        content=None if request.body is None else bytes(request.body),
+        content=request.body,
         timeout=(CONNECT_SECONDS, request.seconds, request.seconds, request.seconds),  # to connect, read, write, wait
     )
 
