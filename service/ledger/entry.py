@@ -79,9 +79,9 @@ class StreamLedger:
         return streams.distrust(self.connection, self.stream, reason)
 
 
-def open_ledger(connection: Connection, stream: int) -> StreamLedger:
-    """Return the ledger of a stream, which it locks."""
-    return StreamLedger(connection=connection, stream=locks.stream(connection, stream))
+def open_ledger(connection: Connection, stream: int, *, seconds: float | None = None) -> StreamLedger:
+    """Return the ledger of a stream, which it locks. seconds: as for `locks.all_of`."""
+    return StreamLedger(connection=connection, stream=locks.stream(connection, stream, seconds=seconds))
 
 
 def open_free_ledgers(connection: Connection, streams: Sequence[int]) -> list[StreamLedger]:

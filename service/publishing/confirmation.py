@@ -43,6 +43,7 @@ _log = structlog.get_logger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 0.005
 SECONDS_BETWEEN_STOPS = 0.5  # looks whether to stop
+SECONDS_TO_SHOW = 20.0  # after which a transaction is ended whose worker hangs: as long as it waits for a lock, and 5
 MOST_TOGETHER = 50  # streams whose files are locked at the same time
 _LEFT_OTHERWISE = "its newest charge or release is not the one that it was left with"
 
@@ -217,7 +218,8 @@ class Confirmer:
         for each in held:
             if each.stream.id not in shown_already:
                 with self._database.transaction() as connection:
-                    _make_visible(connection, [each], [open_ledger(connection, each.stream.id).stream])
+                    ledger = open_ledger(connection, each.stream.id, seconds=SECONDS_TO_SHOW)
+                    _make_visible(connection, [each], [ledger.stream])
 
     def can_confirm(self, stream: int) -> bool:
         """Return whether a stream's mark can be written: while it can't, nothing more may be committed unseen."""

@@ -32,9 +32,10 @@ from service.store.tables import shown
 from service.store.tables import streams as stream_rows
 
 
-def stream(connection: Connection, identity: int) -> Stream:
-    """Lock a stream and return it."""
-    ((row,),) = read_together(connection, (_STREAM, {"stream": identity}))
+def stream(connection: Connection, identity: int, *, seconds: float | None = None) -> Stream:
+    """Lock a stream and return it. seconds: as for `all_of`."""
+    limit = () if seconds is None else within(connection, seconds)
+    *_, (row,) = read_together(connection, *limit, (_STREAM, {"stream": identity}))
     return Stream(**row._asdict())
 
 

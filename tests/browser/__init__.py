@@ -1,1 +1,1 @@
-"""A package, so that its tests can share a browser: fixtures of a `package` end with it."""
+"""Tests of pages. This file makes them a package, so that fixtures with the scope `package` end with them."""

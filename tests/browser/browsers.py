@@ -1,4 +1,4 @@
-"""The system's browser (Playwright's own comes from elsewhere), and tabs of people who come with one of their own."""
+"""Start the system's browser (Playwright's own comes from elsewhere) and open tabs in it."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 @contextmanager
 def started() -> Iterator[Browser]:
-    """A browser for as long as the block runs, beside which no other event loop can run in this thread."""
+    """Start a browser for the block. Until the block ends, no other event loop can run in this thread."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is here; on Debian `apt install chromium`")
@@ -26,7 +26,7 @@ def started() -> Iterator[Browser]:
 
 
 def new_tab(browser: Browser, service: Service) -> Page:
-    """A tab of somebody with a browser of their own."""
+    """Open a tab that shares no cookies with other tabs."""
     context = browser.new_context(base_url=service.url, viewport=DESKTOP)
     context.set_default_timeout(100_000)
     return context.new_page()
@@ -34,7 +34,7 @@ def new_tab(browser: Browser, service: Service) -> Page:
 
 @contextmanager
 def reading(browser: Browser, service: Service) -> Iterator[Page]:
-    """The tab of somebody who is signed in and may read everything."""
+    """Open such a tab and sign in with a key that may read everything."""
     with watched(new_tab(browser, service)) as page:
         enter(page.context, service.key("read"))
         yield page

@@ -13,8 +13,7 @@ from tests.browser.looking import until
 from tests.conftest import Service, unique
 
 RELEASES, RANGES, LONG = 10_000, 100_000, 10
-# A page may work so long on what somebody does. It takes 15 to 70, on a busy machine more; to draw everything
-# would take seconds.
+# A page may use so much processor time to answer one act. It uses 15 to 70 ms, on a busy machine more.
 MILLISECONDS = 300
 TIMES = 5  # each thing is done
 

@@ -33,7 +33,7 @@ REGULARIZATION = 5e-6  # the weaker, the more passes the target costs
 STREAM, PUBLICATION = "watched", "slow-or-quick"
 TRAINING = 20  # bits that the reader knows before the first guess
 NEIGHBOURS = 5
-MOST_UNSEEN = 24  # batches that are numbered and whose releases nobody was shown
+MOST_UNSEEN = 24  # batches whose releases the reader has not seen, before the next one is numbered
 
 Times = dict[int, float]
 """Unix seconds, by version."""

@@ -81,6 +81,20 @@ def test_one_mark_confirms_all_that_is_committed_on_a_stream(bench: Bench, monke
     assert (visible(bench)[0], written) == (5, [5])
 
 
+def test_who_hangs_while_it_makes_releases_visible_keeps_no_lock_for_ever(bench: Bench, monkeypatch):
+    """Hanging in the middle of a pipeline it is not idle, so that only the bound of the transaction ends it."""
+    crash_before_the_mark(bench, monkeypatch)
+    real, bounds = confirmation._make_visible, []
+
+    def show(connection, *more):
+        bounds.append(connection.execute(text("SHOW transaction_timeout")).scalar_one())
+        return real(connection, *more)
+
+    monkeypatch.setattr(confirmation, "_make_visible", show)
+    bench.shop().audit.confirm()
+    assert (visible(bench)[0], bounds) == (5, ["20s"])
+
+
 def test_a_release_is_seen_only_once_its_mark_is_written(bench: Bench, monkeypatch):
     crash_before_the_mark(bench, monkeypatch)
     real, marks = confirmation._make_visible, []

@@ -293,6 +293,14 @@ def a_clock_that_is_further_than_its_mark() -> None:
     rewrite(Confirmer._committed, ("connection.execute(ONE_VIEW)", "pass"))
 
 
+@bug("tests/worker/test_confirmation.py::test_who_hangs_while_it_makes_releases_visible_keeps_no_lock_for_ever")
+def a_confirmation_without_an_end() -> None:
+    """A worker that hangs in the middle of a confirmation keeps the lock of its stream for ever."""
+    from service.publishing.confirmation import Confirmer
+
+    rewrite(Confirmer._show, (", seconds=SECONDS_TO_SHOW", ""))
+
+
 @bug("tests/worker/test_confirmation.py::test_a_stream_that_somebody_has_locked_holds_up_no_other")
 def streams_that_are_locked_together_and_waited_for() -> None:
     """Two who lock several streams wait for each other."""
