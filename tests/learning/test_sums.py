@@ -15,7 +15,7 @@ from service.learners.output_perturbation import OutputPerturbation
 from service.learning import sums
 from service.learning.losses import LOSSES
 from service.learning.objective import MARGIN, summed
-from service.learning.records import Records
+from service.learning.records import Prepared, Records
 from service.learning.solvers import accuracy
 from service.learning.sums import Partial, Question, SummedObjective, answered, cut
 from tests.learning.test_solvers import gradient
@@ -180,3 +180,11 @@ def test_blocks_cover_a_range_and_hold_few_values(slots, features):
     assert (blocks[0][0], blocks[-1][1]) == (0, slots)
     assert all(one[1] == another[0] for one, another in pairwise(blocks))
     assert max(stop - start for start, stop in blocks) <= max(sums.LEAST_BLOCK, sums.BLOCK_VALUES // features)
+
+
+def test_of_a_record_with_a_share_only_that_part_of_its_loss_is_added():
+    rng = np.random.default_rng(5)
+    x, y, weights = rng.normal(size=(300, 3)), rng.integers(0, 2, 300), rng.normal(size=(1, 3))
+    shares, rows = rng.uniform(0.1, 1.0, 300), Prepared.as_they_are(x)
+    losses = LOSSES["logistic"].derivatives(x @ weights.T, y)[0]
+    assert summed(LOSSES["logistic"], rows, y, weights, shares=shares)[0] == pytest.approx((shares * losses).sum())

@@ -5,13 +5,13 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.losses import HuberHinge, Squared
 from service.learning.solvers import Exact
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.configuration import AskedPrivacy, PublicationConfiguration, Refused, RhoPrivacy
 from service.privacy.currency import Currency
 from service.schedules.continual import Continual
 from service.schedules.improving_black_box import ImprovingBlackBox
@@ -417,3 +417,10 @@ def test_the_shapes_have_a_json_schema():
     for shape in (StreamSchema, PublicationConfiguration):
         for mode in ("validation", "serialization"):
             json.dumps(shape.model_json_schema(mode=mode))
+
+
+def test_a_budget_is_by_rho_or_by_epsilon():
+    privacy = TypeAdapter(AskedPrivacy)
+    assert isinstance(privacy.validate_python({"rho": 0.5}), RhoPrivacy)
+    assert isinstance(privacy.validate_python(RhoPrivacy(rho=0.5)), RhoPrivacy)
+    assert not isinstance(privacy.validate_python({"epsilon": 0.5}), RhoPrivacy)

@@ -133,3 +133,31 @@ def test_families_are_taken_out_with_their_folders_and_their_lines_of_the_regist
 def test_a_mechanism_has_a_page_and_a_folder_of_tests(family):
     assert (ROOT / "docs" / "mechanisms" / f"{family.kind}.md").exists()
     assert list((ROOT / "tests" / room(family)[0]).glob("test_*.py"))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.kind)
+def test_the_table_of_all_names_where_a_family_comes_from_and_what_it_is_for(family):
+    assert f"| {family.source} | {family.summary} |" in (ROOT / "docs" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.kind)
+def test_the_setting_that_is_refused_for_want_of_accuracy_is_there(family):
+    refused = [family.accuracy_setting] if family.accuracy_setting else []
+    fields = {"mechanism": [family.settings], "learner": [each.settings for each in LEARNERS]}
+    for place, name in (each.split(".") for each in refused):
+        assert any(name in settings.model_fields for settings in fields[place])
+
+
+@pytest.mark.parametrize("family", list(MECHANISMS), ids=lambda family: family.kind)
+def test_what_a_family_offers_and_was_measured_with_are_settings_of_its_own(family):
+    for offer in family.offers:
+        assert LEARNERS[offer.learner]
+        for changed in ({}, *offer.measured.values()):
+            family.settings.model_validate(offer.mechanism(family.kind, 1000) | dict(changed))
+    for line in family.measured:
+        assert LEARNERS[line.learner]
+        assert set(line.mechanism) <= set(family.settings.model_fields)
+
+
+def test_what_evaluates_is_not_evaluated():
+    assert all(family.not_evaluated(family.settings) for family in MECHANISMS if family.evaluates)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.mutation import equivalents
 from tests.mutation.equivalents import Equivalents
+from tests.mutation.mutants import mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,11 +17,17 @@ def test_each_has_a_reason_and_is_about_lines_that_are_there():
     assert [each for each, reason in listed.items() if not reason.endswith(".")] == []
 
 
-def test_one_about_lines_that_are_gone_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("entry", ['diff = "- nothing = 1\\n+ nothing = 2"', 'constants = ["NOTHING"]'])
+def test_one_about_lines_that_are_gone_is_refused(entry, tmp_path, monkeypatch):
     gone = tmp_path / "equivalent.toml"
-    gone.write_text(
-        '[["service/privacy/noise/additive.py".root]]\ndiff = "- nothing = 1\\n+ nothing = 2"\nwhy = "None."\n'
-    )
+    gone.write_text(f'[["service/privacy/noise/additive.py"."<module>"]]\n{entry}\nwhy = "None."\n')
     monkeypatch.setattr(equivalents, "LIST", gone)
     with pytest.raises(ValueError, match="has no such lines"):
         Equivalents.read(ROOT)
+
+
+def test_any_value_of_a_listed_constant_is_listed_and_no_other_constants():
+    path = "service/learning/newton.py"
+    named = {each: each in Equivalents.read(ROOT) for each in mutants(ROOT, path) if each.function == "<module>"}
+    assert {each.diff.split()[1] for each, listed in named.items() if listed} >= {"_SAMPLE", "_PROBES"}
+    assert {each.diff.split()[1] for each, listed in named.items() if not listed} >= {"MOST_PRODUCTS", "_STEPS"}

@@ -318,3 +318,7 @@ def test_a_description_tells_all_of_a_factor(factor):
 def test_what_describes_no_factor_is_refused(wrong):
     with pytest.raises((ValueError, TypeError)):
         running_sums.of(wrong)
+
+
+def test_a_blt_of_one_decay_is_one():
+    assert Blt(decays=(0.5,), scales=(0.25,), steps=3).steps == 3

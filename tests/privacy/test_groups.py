@@ -284,3 +284,10 @@ def test_bounds_of_units_are_within_limits(records, separation):
 def test_a_batch_has_a_slot():
     with pytest.raises(ValueError, match="batch is 0"):
         batching(1, 1, 0)
+
+
+def test_of_rounding_each_slot_has_its_own_part():
+    batches, rounding = batching(3, 2, 1), Fraction(1, 1000)
+    pairs = zip(carried(BLT, batches), carried(BLT, batches, rounding=rounding), strict=True)
+    for slots, (exact, rounded) in enumerate(pairs, start=1):
+        assert isclose(rounded, ((sqrt(exact) + slots * rounding) / (1 + rounding)) ** 2, rel_tol=1e-12)

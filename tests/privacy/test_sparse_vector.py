@@ -147,3 +147,12 @@ def test_costs_are_exact_and_scales_bounded(monkeypatch):
     for scale in (0.5, inf, 2.0**57):
         with pytest.raises(ValueError, match="scale"):
             Instance(opened=1, scale=scale)
+
+
+def test_an_answer_depends_on_the_thresholds_noise_and_on_its_own():
+    instance = Instance(opened=1, scale=1.0)
+    far = 10**6
+    assert instance.is_above(0, 0.0, -far)
+    assert not instance.is_above(0, 0.0, far)
+    assert instance.is_above(instance.steps(0.5) + far, 0.5, 0)
+    assert not instance.is_above(instance.steps(0.5) - far, 0.5, 0)

@@ -295,3 +295,11 @@ def test_roles():
 def test_nonsense_is_refused(bad):
     with pytest.raises(ValueError, match="sliding window"):
         SlidingWindow(**({"currency": Currency.PURE, "block": 1, "blocks": 1} | bad))
+
+
+@pytest.mark.parametrize("blocks", [1, 5, 7])
+def test_only_the_first_bucket_of_a_chain_and_the_warm_up_are_fitted_near_the_origin(blocks):
+    first, *later = window(blocks).patterns()
+    assert first.near_origin
+    assert not any(each.near_origin for each in later)
+    assert warming(blocks).patterns()[-1].near_origin

@@ -204,3 +204,20 @@ def test_a_difference_counts_more_records_of_either_sign_than_it_saw():
     figure = Counted(noise=quiet, slots=SLOTS).difference(1, 0, 2)
     half = stats.norm.ppf(0.975) * np.sqrt(5 / SLOTS**2)
     assert (figure.population.low, figure.population.high) == pytest.approx((0.01 - half, 0.01 + half), abs=1 / SLOTS)
+
+
+def test_a_ratio_ends_where_its_parts_are_off_by_just_as_much_as_noise_and_sampling_allow():
+    noise = CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1)
+    counted = Counted(noise=noise, slots=2000)
+    figure = counted.ratio(300.0, 200.0, 2, 3)
+    for interval, records in ((figure.block, 0.0), (figure.population, 500.0)):
+        for share in (interval.low, interval.high):
+            variance = noise.deviation() ** 2 * (2 * (1 - share) ** 2 + 3 * share**2) + records * share * (1 - share)
+            assert abs(300.0 - share * 500.0) == pytest.approx(counted.deviations() * np.sqrt(variance))
+
+
+def test_noise_of_several_blocks_is_that_of_as_many_cells():
+    noise = CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1)
+    blocks, cells = Counted(noise=noise, slots=2000, blocks=4), Counted(noise=noise, slots=2000)
+    assert blocks.difference(300.0, 200.0, 1) == cells.difference(300.0, 200.0, 4)
+    assert blocks.share(300.0, 1) == cells.share(300.0, 4)

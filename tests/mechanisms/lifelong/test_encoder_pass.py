@@ -211,3 +211,13 @@ def test_more_gradients_than_doubles_can_add_up_are_refused():
         one_pass(batch=2**40).perturbation(Currency.ZCDP, RHO)
     with pytest.raises(ValueError, match="pure"):
         one_pass().perturbation(Currency.PURE, 1.0)
+
+
+def test_the_rate_follows_from_the_noise_beside_the_contributions_and_one_is_the_least():
+    learnt = one_pass(records=7)
+    noisy = learnt.perturbation(Currency.ZCDP, RHO)
+    rates = [learnt.rate(noisy, many) for many in (0, 1, 2, 7)]
+    assert rates[0] == rates[1]
+    assert rates[2] == pytest.approx(2 * rates[1])
+    assert rates[3] == learnt.rate(noisy) == pytest.approx(7 * rates[1])
+    assert rates[3] < encoder_pass.FASTEST
