@@ -79,7 +79,7 @@ class StreamLedger:
         return streams.distrust(self.connection, self.stream, reason)
 
 
-def open_ledger(connection: Connection, stream: int, *, seconds: float | None = None) -> StreamLedger:
+def open_ledger(connection: Connection, stream: int, *, seconds: float = locks.SECONDS) -> StreamLedger:
     """Return the ledger of a stream, which it locks. seconds: as for `locks.all_of`."""
     return StreamLedger(connection=connection, stream=locks.stream(connection, stream, seconds=seconds))
 
@@ -94,7 +94,9 @@ def open_entry(connection: Connection, publication: Publication) -> Entry:
     return open_ledger(connection, publication.stream_id).entry(publication.id)
 
 
-def open_leased_entry(connection: Connection, publication: int, lease: Lease, *, seconds: float | None = None) -> Entry:
+def open_leased_entry(
+    connection: Connection, publication: int, lease: Lease, *, seconds: float = locks.SECONDS
+) -> Entry:
     """Return a publication, locked with the lease on it; the transaction ends within so many seconds.
 
     Raises:

@@ -31,9 +31,12 @@ from service.store.tables import publications as publication_rows
 from service.store.tables import shown
 from service.store.tables import streams as stream_rows
 
+SECONDS = 600.0
+"""The most that a transaction that locks a stream may last, unless it says so: longer than any that does not hang."""
 
-def stream(connection: Connection, identity: int, *, seconds: float | None = None) -> Stream:
-    """Lock a stream and return it. seconds: as for `all_of`."""
+
+def stream(connection: Connection, identity: int, *, seconds: float | None = SECONDS) -> Stream:
+    """Lock a stream and return it. seconds: as for `all_of`; None: the transaction has a bound already."""
     limit = () if seconds is None else within(connection, seconds)
     *_, (row,) = read_together(connection, *limit, (_STREAM, {"stream": identity}))
     return Stream(**row._asdict())
@@ -51,18 +54,17 @@ def publication(connection: Connection, identity: int) -> Publication:
     return Publication(**row._asdict())
 
 
-def all_of(connection: Connection, identity: int, lease: Lease, *, seconds: float | None) -> tuple[Publication, Stream]:
+def all_of(connection: Connection, identity: int, lease: Lease, *, seconds: float) -> tuple[Publication, Stream]:
     """Lock a lease, the stream of a publication and the publication, in one go; return the latter two.
 
     seconds: the transaction ends within so many, waiting included: of threads that hang together and wait for each
-    other's locks, one must not hold them after the other. None: whenever it ends.
+    other's locks, one must not hold them after the other.
 
     Raises:
         LeaseLost: it ran out or is another's.
     """
     values = {"publication": identity, "resource": lease.resource, "owner": lease.owner, "epoch": lease.epoch}
-    limit = () if seconds is None else within(connection, seconds)
-    *_, rows = read_together(connection, *limit, (_ALL, values))
+    *_, rows = read_together(connection, *within(connection, seconds), (_ALL, values))
     if not rows:
         raise LeaseLost(lease.resource)
     row, mine = rows[0], len(publications.NAMES)

@@ -93,7 +93,7 @@ def seal(
     """
     read_together(connection, *within(connection, SECONDS_TO_SEAL))
     leases.check(connection, lease)
-    if counts is not None and locks.stream(connection, stream.id).units_erased != counts.units_erased:
+    if counts is not None and locks.stream(connection, stream.id, seconds=None).units_erased != counts.units_erased:
         raise UnitErased(stream.name)
     last = max([each.entry for each in sealed] + [each.entry for each in dead], key=_order)
     counted = len(sealed) + sum(each.sequence is not None for each in dead)

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import text, update
 from sqlalchemy.engine import make_url
 
-from service.ledger import high_water_mark, open_free_ledgers, open_ledger, spending
+from service.ledger import high_water_mark, open_entry, open_free_ledgers, open_ledger, spending
 from service.ledger.verify import verify
 from service.publishing import confirmation
-from service.store import charges, leases, newest, publications, releases, shown, streams, tables
+from service.store import charges, erasing, leases, newest, publications, releases, shown, streams, tables
 from service.store.database import Database, DatabaseUnsafe
 from tests.conftest import wait_until
 from tests.worker.published import Bench
@@ -93,6 +93,19 @@ def test_who_hangs_while_it_makes_releases_visible_keeps_no_lock_for_ever(bench:
     monkeypatch.setattr(confirmation, "_make_visible", show)
     bench.shop().audit.confirm()
     assert (visible(bench)[0], bounds) == (5, ["20s"])
+
+
+@pytest.mark.parametrize("lock", ["a stream", "a publication", "an erasure"])
+def test_who_hangs_with_the_lock_of_a_stream_keeps_it_for_ten_minutes_at_most(bench: Bench, lock: str):
+    with bench.database.transaction() as connection:
+        match lock:
+            case "a stream":
+                open_ledger(connection, 1)
+            case "a publication":
+                open_entry(connection, publications.get(connection, bench.identity))
+            case "an erasure":
+                erasing.erase(connection, 1, 0, 1)
+        assert connection.execute(text("SHOW transaction_timeout")).scalar_one() == "10min"
 
 
 def test_a_release_is_seen_only_once_its_mark_is_written(bench: Bench, monkeypatch):

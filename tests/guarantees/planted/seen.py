@@ -301,6 +301,14 @@ def a_confirmation_without_an_end() -> None:
     rewrite(Confirmer._show, (", seconds=SECONDS_TO_SHOW", ""))
 
 
+@bug("tests/worker/test_confirmation.py::test_who_hangs_with_the_lock_of_a_stream_keeps_it_for_ten_minutes_at_most")
+def a_lock_of_a_stream_without_an_end() -> None:
+    """An API that hangs while it starts a publication keeps the lock of its stream for ever."""
+    from service.store import locks
+
+    rewrite(locks.stream, ("limit = () if seconds is None else within(connection, seconds)", "limit = ()"))
+
+
 @bug("tests/worker/test_confirmation.py::test_a_stream_that_somebody_has_locked_holds_up_no_other")
 def streams_that_are_locked_together_and_waited_for() -> None:
     """Two who lock several streams wait for each other."""

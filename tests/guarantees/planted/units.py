@@ -290,7 +290,7 @@ def an_erasure_that_comes_while_slots_are_counted() -> None:
 
     rewrite(
         numbering.seal,
-        ("locks.stream(connection, stream.id).units_erased != counts.units_erased", "False"),
+        ("locks.stream(connection, stream.id, seconds=None).units_erased != counts.units_erased", "False"),
     )
 
 
