@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ROOMS = ("privacy", "inputs", "streams", "learning", "schedules", "learners", "mechanisms")
 CACHE = ROOT / ".mutation_cache"
 SHARED = ("service", *(f"tests/{folder}" for folder in (*ROOMS, "api", "docs")))  # whatever a test of the rooms may use
+WHOLE = "docs"  # tests about all rooms: of texts, tables and names
 LOADING = ""  # the lines that run while a file of tests is loaded, the service's modules with it
 
 
@@ -38,14 +39,14 @@ class Reach:
         """Return the tests that may notice a mutant, the quickest first.
 
         A line that runs only while modules are loaded, as constants do, may be noticed by any test that runs some of
-        the same file, and by any of the same room.
+        the same file, by any of the same room, and by any about all rooms.
         """
 
         def runs(test: str) -> bool:
             return not set(mutant.lines).isdisjoint(self.lines.get(test, {}).get(mutant.path, ()))
 
         loaded = runs(LOADING)
-        near = self.file.split("/")[1] == mutant.path.split("/")[1]
+        near = self.file.split("/")[1] in {mutant.path.split("/")[1], WHOLE}
         chosen = [
             test
             for test in self.seconds
@@ -70,7 +71,7 @@ def measure() -> list[Reach]:
     CACHE.mkdir(exist_ok=True)
     sources = [path for folder in SHARED for path in sorted((ROOT / folder).rglob("*.py"))]
     shared = _digest(path for path in sources if not path.name.startswith("test_"))
-    files = [path for room in ROOMS for path in sorted((ROOT / "tests" / room).rglob("test_*.py"))]
+    files = [path for room in (*ROOMS, WHOLE) for path in sorted((ROOT / "tests" / room).rglob("test_*.py"))]
     return [_measured(str(path.relative_to(ROOT)), shared) for path in files]
 
 

@@ -89,6 +89,7 @@ def test_every_slot_is_charged_once_for_its_coin_and_its_update(batching, privac
             assert (release.version, release.parent) == (made, made - 1 or None)
             assert release.at_arrival
             assert release.time == release.fit[1] == paid
+            assert release.window == (0, release.time)
             event = events.from_json(release.perturbation.to_json())
             cost = event.cost(mechanism.currency, records=release.fit[1] - release.fit[0])
             assert 0.999 * release.charge < cost <= release.charge == mechanism.plan()["arrival"]["charge"]
