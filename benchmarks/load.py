@@ -3,10 +3,11 @@
     python -m benchmarks.load [--records 5000000] [--turns 3]
 
 A whole service on this machine (API, worker, Valkey, PostgreSQL). Posts are bodies that were made before, over so many
-connections at the same time, of so many records each: give the numbers with which they are fastest. Both take turns,
-each on a new stream; the next begins when all records of the one before have numbers. Beside the seconds there is the
-processor time of each process meanwhile. The killed load is ended by SIGKILL when a quarter, a half and three quarters
-of the records have numbers, and started again.
+connections at the same time, of so many records each: give the numbers with which they are fastest. A script reads the
+same file and posts it as Arrow, over one connection, with neither keys nor a journal. All take turns, each on a new
+stream; the next begins when all records of the one before have numbers. Beside the seconds there is the processor time
+of each process meanwhile. The killed load is ended by SIGKILL when a quarter, a half and three quarters of the records
+have numbers, and started again.
 """
 
 from __future__ import annotations
@@ -87,6 +88,48 @@ def started(client: LocalClient, stream: str, file: Path) -> subprocess.Popen[by
         [*command, "--key-file", str(key_of(client)), "--state", str(file.parent / "state")],
         stdout=subprocess.DEVNULL,
     )
+
+
+SCRIPT = """
+import http.client
+import sys
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+port, key, path, file, features, size = sys.argv[1:]
+features = int(features)
+server = http.client.HTTPConnection("127.0.0.1", int(port))
+headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/vnd.apache.arrow.stream"}
+for batch in parquet.ParquetFile(file).iter_batches(int(size)):
+    columns = [column.to_numpy() for column in batch.columns]
+    x = pa.FixedSizeListArray.from_arrays(pa.array(np.column_stack(columns[:features]).ravel()), features)
+    made = pa.record_batch({"x": x, "y": batch.column(features)})
+    body = pa.BufferOutputStream()
+    with pa.ipc.new_stream(body, made.schema) as writer:
+        writer.write_batch(made)
+    server.request("POST", path, memoryview(body.getvalue()), headers)
+    answer = server.getresponse()
+    answer.read()
+    assert answer.status == 202
+"""
+
+
+def script(client: LocalClient, size: int, stream: str, file: Path) -> None:
+    """Run the few lines that a user might write instead."""
+    port, key = client.url.rpartition(":")[2], key_of(client).read_text().strip()
+    command = [
+        sys.executable,
+        "-c",
+        SCRIPT,
+        port,
+        key,
+        f"/v1/streams/{stream}/records",
+        str(file),
+        str(FEATURES),
+        str(size),
+    ]
+    subprocess.run(command, check=True)
 
 
 def load(client: LocalClient, stream: str, file: Path) -> None:
@@ -187,6 +230,7 @@ def main() -> None:
         bodies = [encode(Block(x=x, y=y)) for x, y in groups(records, options.batch)]
         for _ in range(options.turns):
             turns.take("load", lambda stream: load(client, stream, file))
+            turns.take("script", lambda stream: script(client, options.batch, stream, file))
             for connections in options.connections:
                 turns.take(f"posts-{connections}", partial(post, client, bodies, connections))
         medians = {name: statistics.median(seconds) for name, seconds in turns.seconds.items()}
