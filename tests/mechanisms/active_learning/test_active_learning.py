@@ -13,6 +13,7 @@ from service.mechanisms.active_learning.active_gradient import ActiveGradient
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten, Model, Part
+from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting import events
 from service.streams.schema import StreamSchema
 from tests import chance
@@ -335,3 +336,7 @@ def test_replayed_each_model_is_the_newest_until_the_next_comes(batching):
     assert len(models) > 10
     assert [following for _, following in models[:-1]] == [release.time for release, _ in models[1:]]
     assert models[-1][1] > 300
+
+
+def test_it_is_the_one_that_asks_people():
+    assert [family.settings.__name__ for family in MECHANISMS if family.asks_people] == ["ActiveLearningMechanism"]

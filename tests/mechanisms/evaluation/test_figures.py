@@ -276,3 +276,13 @@ def test_real_models_on_real_records_are_held(name, privacy):
 def test_privacies_are_those_that_are_promised():
     assert [str(delta) for _, delta in PRIVACY.values()] == ["0", "0.000001"]
     assert replace(QUIET, scale=2.0).deviation() > QUIET.deviation()
+
+
+def test_the_noise_in_a_calibration_error_is_that_of_all_blocks_together():
+    layout = ClassCounts(classes=2, publications=1)
+    counts, widths = np.full(layout.size, 40.0), []
+    for blocks in (1, 4):
+        counted = Counted(noise=QUIET, slots=10**6, blocks=blocks)
+        block = ClassFigures(layout=layout, counts=counts, counted=counted).calibration_error(0).block
+        widths.append(block.high - block.low)
+    assert widths[1] == pytest.approx(2 * widths[0])

@@ -151,3 +151,11 @@ def test_where_the_effect_of_noise_depends_on_records_nothing_is_said(added_to):
 def test_of_models_that_other_noise_has_a_part_in_nothing_is_said(more):
     _, law = stated(Currency.ZCDP, 1.0, 4)
     assert score_noise(description("logistic") | more, law, 100, np.zeros((1, 4)), np.zeros((1, 3))) is None
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_noise_moves_the_score_of_a_record_of_zeros_by_its_intercept(scale):
+    described, (_, law) = description("squared") | {"intercept_scale": scale}, stated(Currency.ZCDP, 0.01, 4)
+    effect = score_noise(described, law, 100, np.zeros((1, 4)), np.zeros((1, 3)))
+    length = 2.0 * (np.sqrt(0.5) if scale is None else scale)  # of the record's row, by its norm bound
+    assert effect.high[0, 0] - effect.low[0, 0] == pytest.approx(2 * length * reach(law, 100, 0.05))
