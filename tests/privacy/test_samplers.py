@@ -103,12 +103,14 @@ def test_a_geometric_is_the_logarithm_in_whole_rates(rate):
         assert float(most) <= math.exp(-rate * k) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(("last", "expected"), [(0, 5), (2**64 - 1, 4)], ids=["just below", "just above"])
-def test_a_geometric_at_a_threshold_reads_on(monkeypatch, last, expected):
+@pytest.mark.parametrize(("last", "less"), [(0, 0), (2**64 - 1, 1)], ids=["just below", "just above"])
+@pytest.mark.parametrize("threshold", range(2, 12))
+def test_a_geometric_at_a_threshold_reads_on(monkeypatch, threshold, last, less):
+    """A threshold lies in either half of what 64 bits leave open, so that the first guess is right or wrong."""
     rate = Fraction(1, 3)
-    tie = int(enclosed_exp(5 * rate)[0] * 2**64)
+    tie = int(enclosed_exp(threshold * rate)[0] * 2**64)
     monkeypatch.setattr(samplers, "_bits", lambda count: last)
-    assert Uniform(tie, 64).geometric(rate, float(rate)) == expected
+    assert Uniform(tie, 64).geometric(rate, float(rate)) == threshold - less
 
 
 @pytest.mark.parametrize("variance", VARIANCES)

@@ -4,6 +4,7 @@ import numpy as np
 
 from service.mechanisms.evaluation.course import course, judged
 from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums, Predictions
+from service.mechanisms.evaluation.told import all_figures
 from service.privacy.accounting.events import NoisyCounts
 from tests.mechanisms.evaluation.worlds import draw, noise_of
 
@@ -70,3 +71,11 @@ def test_of_regressions_nothing_is_said():
     model = {"of": ["a"], "versions": [1], "slots": SLOTS, **layout.described()}
     release = (model, NoisyCounts(noise=noise, change=layout.change).to_json(), np.zeros(layout.size))
     assert course([release, release], "a") == UNKNOWN
+
+
+def test_each_publication_is_compared_with_every_other_one_by_its_name():
+    figures = all_figures(*block(1, 1600, other=800))
+    first, second = figures["a"], figures["b"]
+    assert abs(second["better_than"]["a"]["estimate"] - 800 / SLOTS) < 0.05
+    assert first["better_than"]["b"]["estimate"] == -second["better_than"]["a"]["estimate"]
+    assert first["better_than"].keys() == {"b"}

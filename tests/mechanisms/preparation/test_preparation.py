@@ -59,6 +59,7 @@ def test_edges_of_cells_meet_and_are_half_octaves():
     assert CELLS == 161
     assert np.array_equal(UPPER[ZERO + 1 : -1], LOWER[ZERO + 2 :])
     assert np.allclose(UPPER[ZERO + 1 :] / LOWER[ZERO + 1 :], math.sqrt(2))
+    assert (LOWER[ZERO], UPPER[ZERO]) == (0.0, 0.0)
     assert (LOWER[ZERO + 1], UPPER[-1]) == (2.0**-20, 2.0**20)
 
 
