@@ -37,13 +37,11 @@ def back_up(world: World) -> Iterator[Backup]:
         url = make_url(world.settings.migration_url)
         name = f"{url.database}_copy_{len(opened)}"
         bench.database.engine.dispose()
-        with psycopg.connect(url.set(drivername="postgresql").render_as_string(False), autocommit=True) as connection:
+        admin = url.set(drivername="postgresql", username="postgres", database="postgres").render_as_string(False)
+        with psycopg.connect(admin, autocommit=True) as connection:  # postgres may end a vacuum too
             connection.execute(
-                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-                f" AND datname = '{url.database}'"
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", [url.database]
             )
-        admin = url.set(drivername="postgresql", database="postgres").render_as_string(False)
-        with psycopg.connect(admin, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {url.database}")
         service = make_url(world.settings.database_url).set(database=name).render_as_string(False)
         database = Database(service)
