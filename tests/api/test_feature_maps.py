@@ -10,10 +10,10 @@ from service.learners.output_perturbation import OutputPerturbation
 from service.learning.losses import LOSSES
 from service.learning.records import Records
 from tests import chance
-from tests.api.test_formats import MISSING
 from tests.api.test_records import refused
 from tests.conftest import Service, ok
 from tests.learning import by_definition
+from tests.streams.test_formats import MISSING
 
 FOURIER = {"kind": "random_fourier", "features": 6, "width": 1.5, "seed": 3}
 HOG = {"kind": "hog", "width": 4, "height": 4, "orientations": 4, "cell": 2, "block": 1}

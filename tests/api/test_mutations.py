@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 
 from tests.api.formats import ARROW, JSON, NDJSON, WRITERS
-from tests.api.test_formats import PACKERS, PAST_FLOAT32
+from tests.api.test_formats import PACKERS
 from tests.api.test_records import numbered
 from tests.conftest import Service, ok, publication, wait_until
+from tests.streams.test_formats import PAST_FLOAT32
 
 TOKENS = [
     b"NaN", b"Infinity", b"1e999", b"-1e39", b"3.5e38", b"null", b"true", b'"a"', b"[", b"]", b"{", b"}", b",", b":",

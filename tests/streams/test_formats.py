@@ -1,0 +1,293 @@
+"""The same records in every format: the same columns, the same refusals."""
+
+import base64
+import math
+import zlib
+from dataclasses import replace
+from random import Random
+
+import nanoarrow
+import numpy as np
+import pytest
+
+from service.streams.batches import READERS, InvalidRecords, arrow, columns, rows
+from service.streams.layout import RecordLayout
+from service.streams.names import Names
+from service.streams.schema import stored_schema
+from tests.api.formats import ARROW, JSON, NDJSON, WRITERS, Arrow, as_stream
+
+NAN, INF = math.nan, math.inf
+PAST_FLOAT32 = 3.4028235677973366e38  # the least double that rounds to infinity
+TWO = stored_schema({"features": 2, "task": {"kind": "classification", "classes": 2}}).layout()
+REGRESSION = stored_schema({"features": 2, "task": {"kind": "regression", "bound": 1.0}}).layout()
+UNLABELLED = stored_schema({"features": 2, "task": {"kind": "unlabelled"}}).layout()
+CATEGORICAL = stored_schema({"task": {"kind": "categorical", "cardinality": 3}}).layout()
+NOT_FINITE = "is not finite as a 32-bit float"
+MISSING = "is missing (null or NaN): fill it in with a public constant, or leave the whole record out"
+LABEL = "y: must be a whole number from 0 to 1"
+formats = pytest.mark.parametrize("name", WRITERS)
+
+
+def read(name: str, x, y, layout):
+    media_type, write = WRITERS[name]
+    return READERS[media_type](write(x, y), layout)
+
+
+@formats
+@pytest.mark.parametrize(
+    ("layout", "x", "y"),
+    [
+        (TWO, [[1, 2.5], [-3, 0], [1e-40, -0.0]], [0, 1, 1]),
+        (TWO, [[1, 2]], [1.0]),
+        (REGRESSION, [[1, math.nextafter(PAST_FLOAT32, 0)], [0, 0]], [0.5, -99.25]),
+        (UNLABELLED, [[1, 2], [3, 4]], None),
+        (CATEGORICAL, None, [2, 0, 1]),
+    ],
+)
+def test_the_same_records_give_the_same_columns(name, layout, x, y):
+    columns = read(name, x, y, layout)
+    assert list(columns) == [column for column, values in (("x", x), ("y", y)) if values is not None]
+    if x is not None:
+        assert columns["x"].dtype == np.float32
+        assert np.array_equal(columns["x"], np.array(x, dtype=np.float32))
+    if y is not None:
+        assert columns["y"].dtype == (np.float32 if layout is REGRESSION else np.int32)
+        assert np.array_equal(columns["y"], y)
+
+
+@formats
+@pytest.mark.parametrize(
+    ("layout", "x", "y", "reasons"),
+    [
+        (TWO, [[1, 2], [NAN, 2]], [0, 1], [(1, f"x: column 0 {MISSING}")]),
+        (TWO, [[1, -INF], [1, 2]], [0, 1], [(0, f"x: column 1 {NOT_FINITE}")]),
+        (TWO, [[1, PAST_FLOAT32]], [0], [(0, f"x: column 1 {NOT_FINITE}")]),
+        (TWO, [[1, 2], [1, None]], [0, 1], [(1, f"x: column 1 {MISSING}")]),
+        (TWO, [[1, 2], [None, NAN]], [0, 1], [(1, f"x: column 0 {MISSING}")]),
+        (TWO, [[NAN, None], [1, 2]], [0, 1], [(0, f"x: column 0 {MISSING}")]),
+        (TWO, [[1, 2], [1, 2], None], [0, 1, 1], [(2, "x: must be an array of 2 numbers")]),
+        (TWO, [[1, 2, 3], [1, 2, 3]], [0, 1], [(row, "x: must be an array of 2 numbers") for row in (0, 1)]),
+        (TWO, [[1, 2], [1, 2]], [0, None], [(1, f"y: {MISSING}")]),
+        (TWO, [[1, 2], [1, 2], [1, 2]], [2, 0, -1], [(0, LABEL), (2, LABEL)]),
+        (TWO, [[1, 2], [1, 2]], [0.5, NAN], [(0, LABEL), (1, f"y: {MISSING}")]),
+        (TWO, [[1, 2], [INF, 2]], [7, 7], [(0, LABEL), (1, f"x: column 0 {NOT_FINITE}"), (1, LABEL)]),
+        (TWO, [[1, NAN]] * 150, [0] * 150, [(row, f"x: column 1 {MISSING}") for row in range(100)]),
+        (TWO, [], [], [(None, "a batch holds at least one record")]),
+        (REGRESSION, [[1, 2], [1, 2]], [PAST_FLOAT32, None], [(0, f"y: {NOT_FINITE}"), (1, f"y: {MISSING}")]),
+        (CATEGORICAL, None, [0, 3], [(1, "y: must be a whole number from 0 to 2")]),
+    ],
+)
+def test_the_same_mistakes_get_the_same_reasons(name, layout, x, y, reasons):
+    with pytest.raises(InvalidRecords) as refusal:
+        read(name, x, y, layout)
+    assert list(refusal.value.reasons) == reasons
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "arrow, fixed"])
+def test_rows_of_the_wrong_length_are_named(name):
+    with pytest.raises(InvalidRecords) as refusal:
+        read(name, [[1, 2], [], [1, 2, 3], [4, NAN], [4, 5]], [0] * 5, TWO)
+    wrong = "x: must be an array of 2 numbers"
+    assert list(refusal.value.reasons) == [(1, wrong), (2, wrong), (3, f"x: column 1 {MISSING}")]
+
+
+@pytest.mark.parametrize("kind", [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+                         + ["float16", "float32", "float64"])  # fmt: skip
+def test_arrow_numbers_of_any_type_are_taken(kind):
+    y = READERS[ARROW](Arrow("fixed", x_type=kind, y_type=kind)([[1, 2], [3, 4]], [0, 1]), TWO)
+    assert np.array_equal(y["x"], [[1, 2], [3, 4]])
+    assert np.array_equal(y["y"], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (JSON, b'{"x":[[1,2]],"y":[0],"y":[1]}'),
+        (JSON, '{"x":[[1,2]],"y":[0]}'.encode("utf-16")),
+        (NDJSON, b'{"x":[1,2],"y":0,"y":1}'),
+        (NDJSON, '{"x":[1,2],"y":0}'.encode("utf-16")),
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(kind, body):
+    with pytest.raises(InvalidRecords, match="invalid") as refusal:
+        READERS[kind](body, TWO)
+    ((_, reason),) = refusal.value.reasons
+    assert "not JSON, in UTF-8 and with each name once" in reason
+
+
+class TestLines:
+    def reasons(self, body: bytes) -> list:
+        with pytest.raises(InvalidRecords) as refusal:
+            READERS[NDJSON](body, TWO)
+        return list(refusal.value.reasons)
+
+    @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n"])
+    def test_they_end_as_people_end_lines(self, end):
+        assert len(READERS[NDJSON](b'{"x":[1,2],"y":0}\r\n{"y":1, "x":[3,4]}' + end, TWO)["x"]) == 2
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            b"", b"{", b"[1,2]", b'{"x":[1,2]}', b'{"x":[1,2],"y":0,"z":0}', b'{"x":[1,2],"y":0},{"x":[1,2],"y":0}',
+            b'{"x":[1,2],"y":0}{"x":[1,2],"y":0}',
+        ],
+    )  # fmt: skip
+    def test_a_line_that_is_no_record_is_named(self, bad):
+        line = b'{"x":[1,2],"y":0}'
+        ((row, reason),) = self.reasons(line + b"\n" + bad + b"\n" + line)
+        assert row == 1
+        assert reason.startswith(("is not JSON", "must be an object with"))
+
+    def test_a_record_is_one_line(self):
+        assert self.reasons(b'{"x":[1\n2],"y":0},{"x":[1,2],"y":0}')
+
+    def test_a_line_is_one_record_where_records_have_no_array(self):
+        with pytest.raises(InvalidRecords):
+            READERS[NDJSON](b'{"y":0}\n{"y":1},{"y":2}', CATEGORICAL)
+
+    @pytest.mark.parametrize("value", ["true", '"1"', "[1]", "{}"])
+    def test_what_is_no_number_is_named(self, value):
+        reason = "is a text, not a number: write numbers without quotes" if value == '"1"' else "is not a number"
+        assert self.reasons(f'{{"x":[1,2],"y":{value}}}'.encode()) == [(0, f"y: {reason}")]
+        assert self.reasons(f'{{"x":[1,{value}],"y":0}}'.encode()) == [(0, f"x: column 1 {reason}")]
+
+
+class TestArrow:
+    def reason(self, body: bytes, layout=TWO) -> str:
+        with pytest.raises(InvalidRecords) as refusal:
+            READERS[ARROW](body, layout)
+        ((row, reason),) = refusal.value.reasons
+        assert row is None
+        return reason
+
+    def test_other_columns_are_refused(self):
+        assert 'the columns must be "x" and "y"' in self.reason(Arrow("fixed")([[1, 2]], None))
+        assert 'the columns must be "x" and' in self.reason(Arrow("fixed")([[1, 2]], [0]), UNLABELLED)
+
+    def test_other_types_are_refused(self):
+        assert '"y" must be' in self.reason(Arrow("fixed", y_type="bool_")([[1, 2]], [0]))
+        assert '"x" must be' in self.reason(Arrow("fixed", x_type="bool_")([[1, 2]], [0]))
+
+    @pytest.mark.parametrize("body", [b"", b"{}", b"\xff\xff\xff\xff\0\0\0\0", b"\xff\xff\xff\xff\xff\xff\xff\x7f" * 4])
+    def test_what_is_no_stream_is_refused(self, body):
+        assert self.reason(body) == "the body is not an Arrow IPC stream"
+
+    def test_buffers_that_would_grow_are_refused_before_they_do(self):
+        packed = base64.b85decode(COMPRESSED)
+        assert "uncompressed" in self.reason(zlib.decompress(packed), UNLABELLED)
+
+    @pytest.mark.parametrize("lists", ["fixed", "list", "large"])
+    def test_no_damage_does_more_than_be_refused(self, lists):
+        whole = Arrow(lists, batches=3)([[1, 2], [3, None], [5, 6], [7, 8]], [0, 1, 1, 0])
+        random = np.random.default_rng(1)
+        for _ in range(3000):
+            body = bytearray(whole)
+            for _ in range(random.integers(1, 4)):
+                body[random.integers(len(body))] = random.choice([0, 1, 2, 4, 127, 128, 255, random.integers(256)])
+            self.read_or_refused(bytes(body[: random.integers(len(body) // 2, len(body) + 1)]))
+
+    @pytest.mark.parametrize("lists", ["fixed", "list", "large"])
+    @pytest.mark.parametrize("size", [4, 8])
+    def test_no_length_or_position_is_trusted(self, lists, size):
+        whole = Arrow(lists, batches=1)([[1, 2], [3, 4], [5, 6]], [0, 1, 1])
+        largest = 2 ** (8 * size - 1)
+        for position in range(0, len(whole), size):
+            for number in (-largest, -8, -1, 0, 1, 3, 7, 8, 1000, largest // 16, largest - 8, largest - 1):
+                changed = number.to_bytes(size, "little", signed=True)
+                self.read_or_refused(whole[:position] + changed + whole[position + size :])
+
+    def read_or_refused(self, body: bytes) -> None:
+        try:
+            columns = READERS[ARROW](body, TWO)
+        except InvalidRecords:
+            return
+        assert columns["x"].shape == (len(columns["y"]), 2)
+        assert np.isfinite(columns["x"]).all()
+        assert np.isin(columns["y"], [0, 1]).all()
+
+    def test_lists_need_not_begin_at_the_first_number(self):
+        kind = nanoarrow.list_(nanoarrow.float32())
+        numbers = nanoarrow.c_array(np.arange(8, dtype=np.float32))
+        x = nanoarrow.c_array_from_buffers(kind, 2, [None, np.array([3, 5, 7], np.int32)], children=[numbers])
+        body = as_stream({"x": kind}, (2, [x]))
+        assert np.array_equal(READERS[ARROW](body, UNLABELLED)["x"], [[3, 4], [5, 6]])
+
+    def test_a_damaged_schema_is_refused(self):
+        damaged = zlib.decompress(base64.b85decode(DAMAGED))  # it ends a process in which nanoarrow 0.9.0 reads it
+        assert self.reason(damaged) == "the body is not an Arrow IPC stream"
+
+    def test_long_columns_of_nothing_are_refused(self):
+        kind = nanoarrow.fixed_size_list(nanoarrow.float32(), 0)
+        x = nanoarrow.c_array_from_buffers(kind, 2**40, [None], children=[nanoarrow.c_array([], nanoarrow.float32())])
+        assert '"x" must be' in self.reason(as_stream({"x": kind}, (2**40, [x])), UNLABELLED)
+        many = 200_000
+        with pytest.raises(InvalidRecords) as refusal:
+            READERS[ARROW](
+                Arrow("list")([[]] * many, None), RecordLayout.of_model({"features": many, "feature_map": None})
+            )
+        assert [row for row, _ in refusal.value.reasons] == list(range(100))
+
+    def test_big_endian_numbers_and_dictionaries_are_refused(self):
+        body = Arrow("fixed", batches=1)([[1, 2]], [0])
+        schema = arrow._root(body[8:]).table(2)
+        assert "little-endian" in self.reason(with_member(body, schema, 0, like=1))
+        x, y = schema.tables(1, 2)
+        assert READERS[ARROW](with_member(body, y, 6, like=0), TWO)["y"] == [0]  # its metadata, which nobody reads
+        assert '"y" must be' in self.reason(with_member(body, y, 4, like=0))
+        for table in (x, x.tables(5, 1)[0]):
+            assert '"x" must be' in self.reason(with_member(body, table, 4, like=0))
+
+    def test_the_numbers_outlive_the_body(self):
+        x = np.random.default_rng(2).normal(size=(300, 2)).astype(np.float32)
+        read = [READERS[ARROW](Arrow("fixed", "float32", batches=9)(x.tolist(), [0] * 300), TWO) for _ in range(20)]
+        junk = [bytes([255]) * 2400 for _ in range(2000)]
+        assert all(np.array_equal(each["x"], x) for each in read), len(junk)
+
+
+def with_member(body: bytes, table: arrow._Table, member: int, *, like: int) -> bytes:
+    """The same stream, but a table of its schema has one more member, which is where another one is."""
+    length = int.from_bytes(body[4:8], "little")
+    members = bytearray(body[8 + table._members :][: table._size].ljust(6 + 2 * member, b"\0"))
+    members[4 + 2 * member : 6 + 2 * member] = members[4 + 2 * like : 6 + 2 * like]
+    members[:2] = len(members).to_bytes(2, "little")
+    metadata = bytearray(body[8 : 8 + length] + members.ljust(24, b"\0"))
+    metadata[table._position : table._position + 4] = (table._position - length).to_bytes(4, "little", signed=True)
+    return body[:4] + len(metadata).to_bytes(4, "little") + metadata + body[8 + length :]
+
+
+def test_short_lines_are_read_as_long_ones(monkeypatch):
+    named = replace(TWO, names=Names(columns=("a", "b"), classes=("u", "v")))
+    random = Random(3)
+    pieces = ['{"x":[1,2],"y":0}', '{"x":{"a":1,"b":2},"y":1}', '{"y":1,"x":[3,[4]]}', '{"x":[1,2],\n"y":"}\\n{"}']
+    pieces += [f"{pieces[0]}\n", "\n", "\n", "\r\n", "}\n{", "{", "}", "[", "x", " "]
+
+    def outcome(body: bytes, layout: RecordLayout, short: int) -> object:
+        for module in (rows, columns):
+            monkeypatch.setattr(module, "SHORT_BYTES", short)
+        try:
+            return {name: column.tolist() for name, column in rows.read_rows(body, layout).items()}
+        except InvalidRecords as refused:
+            return refused.reasons
+
+    taken = 0
+    for _ in range(1000):
+        body = "".join(random.choice(pieces) for _ in range(random.randrange(6))).encode()
+        for layout in (TWO, named):
+            short = outcome(body, layout, len(body))
+            assert short == outcome(body, layout, -1), body
+            taken += isinstance(short, dict)
+    assert taken > 50
+
+
+# As pyarrow writes one column x, fixed_size_list<float>[2], with zstd: a thousand zeros.
+COMPRESSED = (
+    "c-oCoF%H5o47{|VtxyCRDpU!C7#O<o68^x#z`(}9UsyWw0d}6iGk5?J6AD+?DiJJLvd>QJJ4Xp2gfjq-)`oD%FhIeKW-"
+    "M#4Dj2Os9xL8B%gUF`XVG1)cqCWB(~Nl{8YSxtxv+ZGG^vl~p}0G2_mKHa<~v4!lHp1$wb!B2jh(O}wZgT)#~kL=vVG5nzNA<5hl"
+    "v_RFIPP-hW~9E<;f2(aQ`A}#vRs|)oas?*75@er>B|p?`-i6(9Iu-"
+)
+
+# A schema whose list of numbers says that it is of another kind of type than it is.
+DAMAGED = (
+    "c-s5_|Ns9F3=9k$3=p6O<g+j^GOz&Ic0jfWkmdnm76t@h0%9GgSQ}7{1dwKAg7B+=d<PI8iYtM59!v~qkO@>DBa}V{wS$ov!oLILGePAtOHy+"
+    "|_I&}0fz(%k#aS5GfRF{~DghwL!N3U=6<`p7vU$Kf5DUZysbPS!xPTa>7vfW(k^ez702Q|?l>"
+)
