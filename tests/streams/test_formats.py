@@ -14,7 +14,7 @@ from service.streams.batches import READERS, InvalidRecords, arrow, columns, row
 from service.streams.layout import RecordLayout
 from service.streams.names import Names
 from service.streams.schema import stored_schema
-from tests.api.formats import ARROW, JSON, NDJSON, WRITERS, Arrow, as_stream
+from tests.api.formats import ARROW, JSON, NDJSON, WRITERS, Arrow, as_json, as_rows, as_stream
 
 NAN, INF = math.nan, math.inf
 PAST_FLOAT32 = 3.4028235677973366e38  # the least double that rounds to infinity
@@ -253,6 +253,24 @@ def with_member(body: bytes, table: arrow._Table, member: int, *, like: int) -> 
     metadata = bytearray(body[8 : 8 + length] + members.ljust(24, b"\0"))
     metadata[table._position : table._position + 4] = (table._position - length).to_bytes(4, "little", signed=True)
     return body[:4] + len(metadata).to_bytes(4, "little") + metadata + body[8 + length :]
+
+
+@pytest.mark.parametrize("records", [1, 3, 400], ids="{} records".format)
+@pytest.mark.parametrize("by_name", [False, True], ids=["by number", "by name"])
+@pytest.mark.parametrize("module", [columns, rows], ids=["JSON", "NDJSON"])
+def test_what_is_usual_is_read_at_once(module, by_name, records):
+    """The slow way would read the same, many times as slowly."""
+    layout = replace(TWO, names=Names(columns=("a", "b"), classes=("u", "v"))) if by_name else TWO
+    x, y = [[number, 0.5 - number] for number in range(records)], [number % 2 for number in range(records)]
+    write = as_json if module is columns else as_rows
+    body = (
+        write([dict(zip("ab", row, strict=True)) for row in x], ["uv"[label] for label in y])
+        if by_name
+        else write(x, y)
+    )
+    for each in (body, body.rstrip()):
+        numbers, units = (module._named if by_name else module._usual)(each, layout)
+        assert (numbers["x"].tolist(), numbers["y"].tolist(), units) == (x, y, None)
 
 
 def test_short_lines_are_read_as_long_ones(monkeypatch):
