@@ -12,6 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import perennial.__main__ as command
+from perennial import files
+from perennial.stores import LocalFile
 from service import cli
 from tests.client.conftest import numbered, posts
 from tests.conftest import Service
@@ -60,6 +62,14 @@ def test_a_column_of_units_is_loaded_as_it_is_written(service: Service, client, 
         assert load(stream.name, tmp_path / name, "--unit", "who", "--features", "a,b") == 0, capsys.readouterr().err
     numbered(stream, RECORDS)
     assert service.client().get(f"/v1/streams/{stream.name}/units/004").json()["records"] == [4, 9, 14]
+
+
+def test_threads_of_arrow_read_a_file_of_this_machine_without_python(tmp_path):
+    """One that had to call Python while Python ends would abort the process."""
+    path = tmp_path / "days.csv"
+    path.write_text("a,b\n1,2\n")
+    with files._read_by_arrow(LocalFile(path)) as source:
+        assert isinstance(source, pa.OSFile)
 
 
 def test_a_load_that_is_interrupted_goes_on(service: Service, client, faults, load, tmp_path, capsys, monkeypatch):

@@ -60,14 +60,14 @@ def _csv(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
         from pyarrow import csv
 
         # Types are guessed from the beginning, where numbers may all be whole.
-        with file.opened() as opened, csv.open_csv(opened) as first:
+        with _read_by_arrow(file) as source, csv.open_csv(source) as first:
             types = {
                 field.name: pa.float64() if pa.types.is_integer(field.type) else field.type for field in first.schema
             }
         if wanted.text in types:
             types[wanted.text] = pa.string()
         options = csv.ConvertOptions(column_types=types)
-        with file.opened() as opened, csv.open_csv(opened, convert_options=options) as batches:
+        with _read_by_arrow(file) as source, csv.open_csv(source, convert_options=options) as batches:
             yield from batches
 
 
@@ -101,6 +101,22 @@ def _arrow(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
                 return
             for number in range(batches.num_record_batches):
                 yield batches.get_batch(number)
+
+
+@contextmanager
+def _read_by_arrow(file: LocalFile | StoredObject) -> Iterator[Any]:
+    """Open a file that Arrow reads ahead in threads of its own; they read one of this machine without Python.
+
+    A thread may still read after an error. If it has to call Python while Python ends, the process is aborted.
+    """
+    import pyarrow as pa
+
+    with file.opened() as opened:
+        if isinstance(file, LocalFile):
+            with pa.OSFile(str(file.path)) as source:
+                yield source
+        else:
+            yield opened
 
 
 @contextmanager
