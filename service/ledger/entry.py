@@ -79,8 +79,8 @@ class StreamLedger:
         return streams.distrust(self.connection, self.stream, reason)
 
 
-def open_ledger(connection: Connection, stream: int, *, seconds: float = locks.SECONDS) -> StreamLedger:
-    """Return the ledger of a stream, which it locks. seconds: as for `locks.all_of`."""
+def open_ledger(connection: Connection, stream: int, *, seconds: float | None = locks.SECONDS) -> StreamLedger:
+    """Return the ledger of a stream, which it locks. seconds: as for `locks.stream`."""
     return StreamLedger(connection=connection, stream=locks.stream(connection, stream, seconds=seconds))
 
 
