@@ -30,7 +30,9 @@ from service.store.database import (
     Database,
     DatabaseUnavailable,
     notify,
+    read_together,
     require_durability,
+    within,
 )
 from service.store.segment_files import SegmentFiles
 from service.store.shown import Unseen
@@ -212,6 +214,7 @@ class Confirmer:
         shown_already: set[int] = set()
         if len(held) > 1:
             with self._database.transaction() as connection:
+                read_together(connection, *within(connection, SECONDS_TO_SHOW))
                 free = open_free_ledgers(connection, [each.stream.id for each in held])
                 _make_visible(connection, held, [each.stream for each in free])
             shown_already = {each.stream.id for each in free}

@@ -14,6 +14,7 @@ from sqlalchemy import func, select, text, update
 from service.learners.output_perturbation import OutputPerturbation
 from service.ledger import open_entry, spending
 from service.ledger.verify import verify
+from service.publishing import ticks
 from service.publishing.prepared import unpacked
 from service.store import parked, publications, releases, tables
 from service.store.database import DatabaseUnavailable
@@ -379,3 +380,16 @@ def test_a_step_whose_predecessor_has_not_come_waits(bench: Bench):
         connection.execute(update(tables.parked).where(later).values(tick=func.now() + timedelta(days=1)))
     publish(bench)
     assert (bench.counts(), len(waiting(bench))) == ((0, 0), 1 + len(others))
+
+
+@far_away
+def test_who_hangs_while_it_publishes_at_a_tick_keeps_its_lock_for_seconds(bench: Bench):
+    """The bound is that of what waits, which is a few bytes here, and not the longest of all that lock a stream."""
+    park_all(bench)
+    come(bench)
+    with bench.database.transaction() as connection:
+        assert ticks.open_ticks(connection, [1])
+        (milliseconds,) = connection.execute(
+            text("SELECT setting::int FROM pg_settings WHERE name = 'transaction_timeout'")
+        ).one()
+    assert 0 < milliseconds <= 6000

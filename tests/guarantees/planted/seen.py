@@ -301,6 +301,14 @@ def a_confirmation_without_an_end() -> None:
     rewrite(Confirmer._show, (", seconds=SECONDS_TO_SHOW", ""))
 
 
+@bug("tests/worker/test_ticks.py::test_who_hangs_while_it_publishes_at_a_tick_keeps_its_lock_for_seconds")
+def a_tick_with_the_longest_bound() -> None:
+    """A worker that hangs while it publishes at a tick keeps the lock of its stream for ten minutes."""
+    from service.publishing import ticks
+
+    rewrite(ticks.open_ticks, ("open_ledger(connection, *streams, seconds=None)", "open_ledger(connection, *streams)"))
+
+
 @bug("tests/worker/test_confirmation.py::test_who_hangs_with_the_lock_of_a_stream_keeps_it_for_ten_minutes_at_most")
 def a_lock_of_a_stream_without_an_end() -> None:
     """An API that hangs while it starts a publication keeps the lock of its stream for ever."""
