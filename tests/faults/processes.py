@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -125,6 +126,14 @@ def died(process: BaseProcess) -> None:
     """Waits until it killed itself."""
     process.join(200)
     assert process.exitcode == -signal.SIGKILL, "it never came there"
+
+
+def has_stopped(pid: int) -> bool:
+    """Whether a process has been stopped by a signal and not gone on since; one that has ended has not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _work(settings: Settings, at: Moment | None, send: signal.Signals, since: Moment | None) -> None:

@@ -8,7 +8,6 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -23,7 +22,7 @@ from service.store.rows import Rows
 from service.store.segment_files import SegmentFiles
 from tests.conftest import ok, wait_until
 from tests.faults.load import check_ledger
-from tests.faults.processes import Api, died, end, start_worker
+from tests.faults.processes import Api, died, end, has_stopped, start_worker
 
 pytestmark = pytest.mark.slow
 
@@ -130,7 +129,7 @@ def test_after_a_yes_that_another_process_made_void_nothing_is_compared(world, d
                 return ask(client, [HARD, *[HARD, EASY] * 500])
 
         waiting = threads.submit(ask_on)
-        wait_until(lambda: stopped(hangs.process.pid))
+        wait_until(lambda: has_stopped(hangs.process.pid))
         compared, transactions = hangs.comparisons, hangs.transactions
         assert measured(other)["error_bound"] is not None
         closed = written(database)[0], threshold(database) != noise
@@ -145,11 +144,6 @@ def test_after_a_yes_that_another_process_made_void_nothing_is_compared(world, d
         assert written(database)[0] == 1
     end(hangs.process)
     check_ledger(database, SegmentFiles(world.settings.segment_store))
-
-
-def stopped(process: int) -> bool:
-    """Whether a process has been stopped by a signal, and not gone on since."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_processes_that_find_a_query_hard_at_the_same_time_measure_it_once(world, database):

@@ -15,7 +15,7 @@ from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from tests.conftest import make_world, publication, wait_until
 from tests.faults.load import Producer, Watcher, check, drained, due, set_up
-from tests.faults.processes import Api, Moment, end, start_worker
+from tests.faults.processes import Api, Moment, end, has_stopped, start_worker
 
 pytestmark = pytest.mark.slow
 
@@ -127,11 +127,7 @@ def _hangs(scene: Scene, at: Moment, *, locks: bool = False) -> BaseProcess:
     """
     while True:
         worker = scene.worker(at, signal.SIGSTOP)
-        wait_until(lambda: _stopped(worker.pid))  # noqa: B023
+        wait_until(lambda: has_stopped(worker.pid))  # noqa: B023
         if locks or not re.search(rf"\bFLOCK\b.* {worker.pid} ", Path("/proc/locks").read_text()):
             return worker
         worker.kill()
-
-
-def _stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

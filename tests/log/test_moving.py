@@ -28,7 +28,7 @@ from service.worker.moving import Immovable
 from tests.api.test_records import refused
 from tests.conftest import Service, make_world, ok, running, serving, wait_until
 from tests.faults.load import Producer, check, drained
-from tests.faults.processes import start_mover
+from tests.faults.processes import has_stopped, start_mover
 from tests.log.primaries import PRIMARIES, Three, three_in_cluster, three_listed
 
 RECORDS = {"x": [[0.1, 0.2], [0.3, 0.4]], "y": [0, 1]}
@@ -325,11 +325,6 @@ def test_a_log_refuses_all_that_an_earlier_move_wants(three: Three):
         assert later.goes_to() == 2
         assert later.leave()
         assert later.close_for_appends(2) == "left"
-
-
-def has_stopped(pid: int) -> bool:
-    with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
-        return file.read().rpartition(")")[2].split()[0] == "T"
 
 
 def test_a_halted_stream_stays_and_can_be_resumed(service: Service, three: Three, database: Database):
