@@ -14,6 +14,7 @@ from scipy import stats
 from service.privacy.currency import Currency
 
 FALSE_ALARM = 1e-6
+RUNS_BETWEEN_LOOKS = 25
 TOO_SMALL = 2 / 3  # noise a third too small: tests of noise have to notice it
 
 
@@ -117,6 +118,27 @@ def assert_loses_no_more(least: float, capacity: float, *, false_alarm: float = 
     """Assert that a lower confidence bound, which is wrong with at most that rate, does not pass the promise."""
     if least > capacity:
         raise Unlikely(f"a record loses {least:.3g}, and {float(capacity):.3g} is promised{_stated(false_alarm)}")
+
+
+def assert_tells_apart_no_better(
+    hit, false_hit, runs: int, kind: Currency, capacity: float, *, bound=least_loss, false_alarm: float = FALSE_ALARM
+) -> None:
+    """Assert the same of an attacker who sees so many runs with the record and as many without it.
+
+    hit, false_hit: make one run, with or without the record; they return whether the attacker says that it is there.
+    bound: `least_loss` or `least_loss_without_gaussians`. Once even the worst that the runs that are left could show
+    would pass, they are not made: so the verdict is always that of all of them, by no more than half the work.
+    """
+    hits, false_hits = [], []
+    for left in range(runs - 1, -1, -1):
+        hits.append(bool(hit()))
+        false_hits.append(bool(false_hit()))
+        if left % RUNS_BETWEEN_LOOKS == 0:
+            worst = [*hits, *[True] * left], [*false_hits, *[False] * left]
+            least = bound(*worst, kind, false_alarm=false_alarm)
+            if least <= capacity:
+                return
+    assert_loses_no_more(least, capacity, false_alarm=false_alarm)
 
 
 def assert_above(

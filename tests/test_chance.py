@@ -120,6 +120,28 @@ def test_a_bound_on_a_loss_is_wrong_no_more_often_than_stated(kind):
     assert 0 < wrong < 0.05
 
 
+@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("bound", [chance.least_loss, chance.least_loss_without_gaussians])
+def test_an_attack_ends_early_and_its_verdict_is_that_of_all_runs(kind, bound):
+    choose, passed, failed = np.random.default_rng(7), [], 0
+    for rate in np.tile([0.6, 0.8, 0.85, 0.9, 0.99], 10):
+        hits, false_hits = choose.random((2, 300)) < [[rate], [1 - rate]]
+        made, left = iter(hits), iter(false_hits)
+        attack = made.__next__, left.__next__, 300, kind, 1.0
+        if bound(hits, false_hits, kind) <= 1:
+            chance.assert_tells_apart_no_better(*attack, bound=bound)
+            passed.append(len(list(made)))
+            assert passed[-1] == len(list(left))
+        else:
+            with chance.is_noticed():
+                chance.assert_tells_apart_no_better(*attack, bound=bound)
+            failed += 1
+            assert not list(made)
+    assert failed > 9
+    assert max(passed) > 150, "many runs are left where little is seen"
+    assert min(passed) < 100
+
+
 def test_what_was_measured_needs_a_margin_as_wide_as_its_rate_is_small():
     measured = {"mean": 0.95, "spread": 0.01, "runs": 200}
     chance.assert_above(0.93, 0.8, **measured)

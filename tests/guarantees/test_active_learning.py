@@ -88,9 +88,9 @@ def test_two_persons_are_told_apart_no_better_than_was_promised():
             far = step.releases[0].parameters[0, 1] if step.releases else far
         return far
 
-    one, other = (np.array([moved(x) > 0 for _ in range(1000)]) for x in (NEAR_IT, NEAR_IT * [[1, -1]]))
-    least = chance.least_loss(one, other, mechanism.currency)
-    chance.assert_loses_no_more(least, capacity(mechanism.privacy.epsilon, mechanism.privacy.delta)[1])
+    attackers = [lambda x=x: moved(x) > 0 for x in (NEAR_IT, NEAR_IT * [[1, -1]])]
+    promised = capacity(mechanism.privacy.epsilon, mechanism.privacy.delta)[1]
+    chance.assert_tells_apart_no_better(*attackers, 1000, mechanism.currency, promised)
 
 
 def lost(hits, false_hits, lines):

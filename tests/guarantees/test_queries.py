@@ -39,10 +39,10 @@ def seen(mechanism, category):
 @pytest.mark.parametrize("privacy", [{"epsilon": 2}, {"epsilon": 12, "delta": 1e-6}], ids=["pure", "zcdp"])
 def test_whoever_asks_on_purpose_learns_no_more_than_is_promised(privacy):
     mechanism = publication(privacy)
-    hits, false_hits = ([seen(mechanism, category) for _ in range(RUNS)] for category in (0, 1))
     run = Run(mechanism)
     run.arrive([0] * RECORDS)
     run.hit(FIRST)
     assert opened(run.chain) is None
     assert run.worst > 0.999 * mechanism.capacity, "all of it is spent on that"
-    chance.assert_loses_no_more(chance.least_loss(hits, false_hits, mechanism.currency), mechanism.capacity)
+    attackers = [lambda category=category: seen(mechanism, category) for category in (0, 1)]
+    chance.assert_tells_apart_no_better(*attackers, RUNS, mechanism.currency, mechanism.capacity)

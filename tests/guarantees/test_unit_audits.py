@@ -110,9 +110,14 @@ def moves(built, slots, x, until):
 
 def audit(case):
     built = published(case)
-    guesses = tell_apart(lambda x: moves(built, case.slots, x, case.until), built.currency, case.runs)
-    least = chance.least_loss(*guesses, built.currency)
-    chance.assert_loses_no_more(least, capacity(built.privacy.epsilon, built.privacy.delta)[1])
+    assert_tells_no_more(
+        built, tell_apart(lambda x: moves(built, case.slots, x, case.until), built.currency), case.runs
+    )
+
+
+def assert_tells_no_more(built, attackers, runs):
+    promised = capacity(built.privacy.epsilon, built.privacy.delta)[1]
+    chance.assert_tells_apart_no_better(*attackers, runs, built.currency, promised)
 
 
 @pytest.mark.slow
@@ -167,8 +172,7 @@ def test_nobody_can_tell_two_persons_apart_by_private_sums(monkeypatch, name, ru
         return list(seen)
 
     monkeypatch.setattr(Correlated, "release", seeing)
-    least = chance.least_loss(*tell_apart(run, built.currency, case.runs, both), built.currency)
-    chance.assert_loses_no_more(least, capacity(built.privacy.epsilon, built.privacy.delta)[1])
+    assert_tells_no_more(built, tell_apart(run, built.currency, both), case.runs)
 
 
 COUNTS = {
@@ -195,7 +199,5 @@ def test_nobody_can_tell_two_persons_apart_by_counts(kind):
         exact = released(1.0), released(-1.0)
     apart = exact[0] - exact[1]
     assert (apart != 0).any(axis=1).all()
-    first, second = (np.array([(released(x) * apart).sum() for _ in range(600)]) for x in (1.0, -1.0))
     line = ((exact[0] + exact[1]) * apart).sum() / 2
-    least = chance.least_loss(first > line, second > line, built.currency)
-    chance.assert_loses_no_more(least, capacity(built.privacy.epsilon, built.privacy.delta)[1])
+    assert_tells_no_more(built, [lambda x=x: (released(x) * apart).sum() > line for x in (1.0, -1.0)], 600)

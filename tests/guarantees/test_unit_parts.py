@@ -81,22 +81,24 @@ def moves(mechanism, x):
     return seen
 
 
-def coins(mechanism, runs):
+def coins(mechanism):
     """Whether all records were selected: of a unit near the hyperplane, and of one far from it."""
-    return [[None not in moves(mechanism, x) for _ in range(runs)] for x in (NEAR, ASIDE)]
+    return [lambda x=x: None not in moves(mechanism, x) for x in (NEAR, ASIDE)]
 
 
-def updates(mechanism, runs):
+def updates(mechanism):
     """Whether all updates moved far, or together farther than not, of units that pull this way or that.
 
     All coins are the same, as if they had come so: given any, updates must cost no more than this.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection.Bernoulli, "select", lambda *_: True)
-        both = [np.array([moves(mechanism, x) for _ in range(runs)]) for x in ACROSS]
-    if mechanism.currency is Currency.PURE:
-        return [(each > ACROSS[0][0, 1]).all(axis=1) for each in both]
-    return [each.sum(axis=1) > 0 for each in both]
+
+    def seen(x):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(selection.Bernoulli, "select", lambda *_: True)
+            moved = np.array(moves(mechanism, x))
+        return (moved > ACROSS[0][0, 1]).all() if mechanism.currency is Currency.PURE else moved.sum() > 0
+
+    return [lambda x=x: seen(x) for x in ACROSS]
 
 
 def asking(mechanism, category):
@@ -107,20 +109,20 @@ def asking(mechanism, category):
     return run
 
 
-def comparisons(mechanism, runs):
+def comparisons(mechanism):
     """Whether several queries came out easy, and then another hard, with a unit in the category of either."""
 
     def seen(category):
         run = asking(mechanism, category)
         return not any(run.ask(FIRST)[1] for _ in range(EASY)) and run.ask(SECOND)[1]
 
-    return [[seen(category) for _ in range(runs)] for category in (0, 1)]
+    return [lambda category=category: seen(category) for category in (0, 1)]
 
 
-def answers(mechanism, runs):
+def answers(mechanism):
     """Whether a measured answer is as if nobody was there, or nearer to that."""
     line = 0.0 if mechanism.currency is Currency.PURE else RECORDS_OF_UNIT / CELLS / 2
-    return [[asking(mechanism, category).hit(SECOND) <= line for _ in range(runs)] for category in (0, 1)]
+    return [lambda category=category: asking(mechanism, category).hit(SECOND) <= line for category in (0, 1)]
 
 
 PARTS = {
@@ -155,9 +157,7 @@ def audit(name, runs):
     mechanism = of(privacy)
     promised = float(capacity(mechanism.privacy.epsilon, mechanism.privacy.delta)[1])
     currency, share = part(promised)
-    least = chance.least_loss(*see(mechanism, runs), currency)
-    print(f"{name}: {least:.3g} of {share:.3g} in {runs} runs")
-    chance.assert_loses_no_more(least, share * (1 + 1e-9))
+    chance.assert_tells_apart_no_better(*see(mechanism), runs, currency, share * (1 + 1e-9))
 
 
 @pytest.mark.slow

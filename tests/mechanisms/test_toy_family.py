@@ -243,8 +243,7 @@ def test_nobody_tells_two_records_apart_by_the_toys_better_than_promised():
     configuration["learner"] = {"kind": "toy_means", "intercept": False}
     schema = StreamSchema.model_validate(TWO | {"features": 2})
     mechanism = build(schema, PublicationConfiguration.model_validate(configuration))
-    least = chance.least_loss(*attack(mechanism, 0, 2, 330), mechanism.currency)
-    chance.assert_loses_no_more(least, mechanism.capacity)
+    chance.assert_tells_apart_no_better(*attack(mechanism, 0, 2), 330, mechanism.currency, mechanism.capacity)
 
 
 def test_toys_are_planned_published_charged_and_verified(service: Service):

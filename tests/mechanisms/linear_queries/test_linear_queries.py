@@ -42,7 +42,7 @@ class Run:
 
     mechanism: LinearQueries
     records: list[int] = field(default_factory=list)
-    spent: dict[int, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
+    charged: list = field(default_factory=list)
     released: list = field(default_factory=list)
     chain: tuple = ()
     position: int = 0
@@ -71,8 +71,15 @@ class Run:
         self.chain = step.chain
 
     def charge(self, start, stop, amount):
-        for slot in range(start, stop):
-            self.spent[slot] += Fraction(amount)
+        self.charged.append((range(start, stop), Fraction(amount)))
+
+    @property
+    def spent(self):
+        spent = defaultdict(Fraction)
+        for slots, amount in self.charged:
+            for slot in slots:
+                spent[slot] += amount
+        return spent
 
     @cached_property
     def counts(self):
