@@ -41,15 +41,15 @@ demo: venv
 	$(BIN)/python -m demo
 
 # Each process has servers of its own; tests of one file stay together, and those of pages, which share a browser. Half of
-# the tests wait most of the time, for a lease, a tick or another process: so there are three processes for each of two
-# cores, which with two for each worked three quarters of the time. Tests of times come first, beside the lint, while
+# the tests wait most of the time, for a lease, a tick or another process: so there are two processes for each of two cores.
+# With three for each the same tests took a quarter more processor time: they and their servers share the caches. Tests of times come first, beside the lint, while
 # nothing else runs; there all modules of tests are compiled, once instead of in each process.
 # Dozens of programs start, so bytecode is kept, whatever the shell says.
 test: export PYTHONDONTWRITEBYTECODE =
 test:
 	$(MAKE) --no-print-directory --jobs 2 venv programs
 	$(MAKE) --no-print-directory --jobs 2 check times
-	$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m "not alone"
 
 times: export PYTHONDONTWRITEBYTECODE =
 times: venv

@@ -6,8 +6,8 @@
     python -m tests.mutation service/privacy/currency.py::round_up of a function, or of a class
 
 Each mutant is one small change of the code. Someone has to notice it: a test of these rooms, a test of docs/, or mypy.
-A survivor is either a missing test, or changes nothing that anybody could see; then it belongs into equivalent.toml,
-with the reason. Fails if more than one mutant of twenty survives that is not listed there.
+Where one survives, a test is missing, or nobody could see the change; then it belongs into equivalent.toml, with the
+reason. Fails if more than one mutant of twenty survives that is not listed there.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class TestArrow:
         schema = arrow._root(body[8:]).table(2)
         assert "little-endian" in self.reason(with_member(body, schema, 0, like=1))
         x, y = schema.tables(1, 2)
-        assert READERS[ARROW](with_member(body, y, 6, like=0), TWO)["y"] == [0]  # its metadata, which nobody reads
+        assert READERS[ARROW](with_member(body, y, 6, like=0), TWO)["y"] == [0]  # member 6, its metadata, is not read
         assert '"y" must be' in self.reason(with_member(body, y, 4, like=0))
         for table in (x, x.tables(5, 1)[0]):
             assert '"x" must be' in self.reason(with_member(body, table, 4, like=0))
