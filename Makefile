@@ -42,9 +42,8 @@ demo: venv
 
 # Each process has servers of its own; tests of one file stay together, and those of pages, which share a browser. Half of
 # the tests wait most of the time, for a lease, a tick or another process: so there are two processes for each of two cores.
-# With three for each the same tests took a quarter more processor time: they and their servers share the caches. Tests of
-# times come first, beside the lint, while nothing else runs; there all modules of tests are compiled, once instead of in
-# each process.
+# With three for each, which all collect the tests and start servers, it took longer. Tests of times come first, beside
+# the lint, while nothing else runs; there all modules of tests are compiled, once instead of in each process.
 # Dozens of programs start, so bytecode is kept, whatever the shell says.
 test: export PYTHONDONTWRITEBYTECODE =
 test:

@@ -171,7 +171,10 @@ def attack(scheduled, record, until):
 
 
 def tell_apart(run, currency, both=ACROSS):
-    """Return the same of runs that return what is seen of them. Of each record some are made to learn from."""
+    """Return the same of runs that return what is seen of them.
+
+    The attackers learn from some runs with each record, which are made at once.
+    """
     pilot = [np.array([run(x) for _ in range(PILOTS)]) for x in both]
     apart = np.median(pilot[0], axis=0) - np.median(pilot[1], axis=0)
     middle = (np.median(pilot[0], axis=0) + np.median(pilot[1], axis=0)) / 2
