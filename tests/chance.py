@@ -126,8 +126,8 @@ def assert_tells_apart_no_better(
     """Assert the same of an attacker who sees so many runs with the record and as many without it.
 
     hit, false_hit: make one run, with or without the record; they return whether the attacker says that it is there.
-    bound: `least_loss` or `least_loss_without_gaussians`. Once even the worst that the runs that are left could show
-    would pass, they are not made: so the verdict is always that of all of them, by no more than half the work.
+    bound: `least_loss` or `least_loss_without_gaussians`: neither falls with a hit more or a false hit less. So runs
+    that are left are not made once they would pass even with hits alone: the verdict is that of all runs.
     """
     hits, false_hits = [], []
     for left in range(runs - 1, -1, -1):
