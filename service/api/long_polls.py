@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from service.api.auth.visibility import no_publication
@@ -38,12 +38,22 @@ async def await_newer(
     shared: Services, key: Key, publication: str, representation: Representation, *, than: int, seconds: int
 ) -> int | None:
     """Return the newest version once it is newer than `than`, or whatever it is after so many seconds."""
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + seconds
+    wanted = publication, key.streams, representation.name, than
+    find = partial(_find_newer, shared, key, publication, representation, than)
+    newer = await shared.polls.wait(wanted, find, seconds)
+    return (await newest_of(shared, key, publication)).latest if newer is None else newer
+
+
+async def _find_newer(
+    shared: Services, key: Key, publication: str, representation: Representation, than: int
+) -> int | None:
+    """Return the newest version once it is newer than `than`; None to stop."""
     async with shared.notifier.waiting(publication) as changed:
         latest = (await newest_of(shared, key, publication)).latest
-        while (latest or 0) <= than and (left := deadline - clock()) > 0 and not shared.stopping.is_set():
-            await shared.notifier.wait(changed, min(left, SECONDS_BETWEEN_LOOKS))
+        while (latest or 0) <= than:
+            if shared.stopping.is_set():
+                return None
+            await shared.notifier.wait(changed, SECONDS_BETWEEN_LOOKS)
             changed.clear()
             latest = await _latest_as_sent(shared, key, publication, representation)
     return latest

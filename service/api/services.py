@@ -19,6 +19,7 @@ from service.api.http.representations import Rendered
 from service.api.newer_models import NewerModels
 from service.api.newest_models import NewestModels
 from service.api.notifier import Notifier
+from service.api.shared_waits import SharedWaits
 from service.log import Appenders, LogClosed, LogUnavailable
 from service.publishing.answering import Answerer
 from service.settings import Settings
@@ -64,6 +65,7 @@ class Services:
         self.keys = KnownKeys(self.run_once, guesses=self.settings.max_unknown_keys)
         self.newest_models = NewestModels(self.run_once)
         self.newer_models = NewerModels(self)
+        self.polls: SharedWaits[int | None] = SharedWaits()
 
     async def body(self, request: Request, held: Body) -> bytes:
         """Read a request's body, or refuse it."""
