@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, func, select
 
 from service.ledger.errors import LedgerBroken
-from service.store.database import TIMELINE, read_together
+from service.store.database import TIMELINE, read, read_together
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
 from service.store.tables import charges, erasures, releases
@@ -39,7 +39,8 @@ class Mark:
 def marks(connection: Connection, streams: Iterable[Stream]) -> dict[str, Mark]:
     """How far streams have come, by the name of their logs."""
     streams = list(streams)
-    return _marks(streams, connection.execute(_ASKED, _bound(streams)).all())
+    rows = read(connection, _ASKED, _bound(streams))
+    return _marks(streams, rows)
 
 
 def _bound(streams: Iterable[Stream]) -> dict[str, Any]:
@@ -184,7 +185,8 @@ def hold(connection: Connection, known: Mapping[int, Mark]) -> set[int]:
 
 def _differences(connection: Connection, known: Mapping[int, Mark]) -> dict[int, str]:
     """Which of what marks name is another, or missing, in this database, by the stream's id."""
-    return _other(known, connection.execute(_NEWEST, _names(known)).all())
+    rows = read(connection, _NEWEST, _names(known))
+    return _other(known, rows)
 
 
 def _names(known: Mapping[int, Mark]) -> dict[str, Any]:

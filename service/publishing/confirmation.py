@@ -30,6 +30,7 @@ from service.store.database import (
     Database,
     DatabaseUnavailable,
     notify,
+    read,
     read_together,
     require_durability,
     within,
@@ -268,7 +269,7 @@ def _make_visible(connection: Connection, held: Sequence[Committed], now: Sequen
             "charges": [min(now.confirmed_charges, before.confirmed_charges) for before, now in news],
             "releases": [min(now.confirmed_releases, before.confirmed_releases) for before, now in news],
         }
-        connection.execute(_TELL, bound)
+        read(connection, _TELL, bound)
 
 
 # Of publications of which more is visible than before.

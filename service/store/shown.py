@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, bindparam, insert, or_, select, update
+from sqlalchemy import ARRAY, BigInteger, ColumnElement, Connection, bindparam, func, insert, or_, select, update
 
-from service.store.database import any_of
+from service.store.database import read, write
 from service.store.tables import publications, shown
 
 _CLOCK = ("position", "due", "worst_amount")
@@ -30,21 +30,24 @@ class Unseen(NamedTuple):
 
 def unseen(connection: Connection, identities: Sequence[int]) -> list[Unseen]:
     """Return what of these streams' publications is committed and not shown."""
-    query = (
-        select(publications.c.stream_id, publications.c.id, *(publications.c[name] for name in Unseen._fields[2:]))
-        .join(shown, shown.c.publication_id == publications.c.id)
-        .where(
-            or_(*(publications.c[name] != shown.c[name] for name in _CLOCK)),
-            publications.c.stream_id == any_of(identities),
-        )
+    rows = read(connection, _UNSEEN, {"streams": list(identities)})
+    return [Unseen(*row) for row in rows]
+
+
+_UNSEEN = (
+    select(publications.c.stream_id, publications.c.id, *(publications.c[name] for name in Unseen._fields[2:]))
+    .join(shown, shown.c.publication_id == publications.c.id)
+    .where(
+        or_(*(publications.c[name] != shown.c[name] for name in _CLOCK)),
+        publications.c.stream_id == func.any(bindparam("streams", type_=ARRAY(BigInteger))),
     )
-    return [Unseen(*row) for row in connection.execute(query)]
+)
 
 
 def show(connection: Connection, seen: list[Unseen]) -> None:
     """Show what was `unseen` when the stream was confirmed; who is late with an older state changes nothing."""
     if seen:
-        connection.execute(_SHOW, [{f"new_{name}": value for name, value in each._asdict().items()} for each in seen])
+        write(connection, _SHOW, *({f"new_{name}": value for name, value in each._asdict().items()} for each in seen))
 
 
 _SHOW = (

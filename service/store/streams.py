@@ -29,7 +29,7 @@ from sqlalchemy.exc import IntegrityError
 from service.privacy.accounting.budget import Accounting, Budget
 from service.privacy.accounting.composition import Slots
 from service.store import digests, leases, schema_version
-from service.store.database import FREE_STREAM, any_of, notify, write
+from service.store.database import FREE_STREAM, notify, read, write
 from service.store.keys import NameTaken
 from service.store.tables import publications, streams, unit_secrets
 from service.streams.layout import RecordLayout
@@ -210,6 +210,7 @@ OF_PUBLICATION = select(streams).where(
     == select(publications.c.stream_id).where(publications.c.id == bindparam("publication")).scalar_subquery()
 )
 """The stream of one publication."""
+_EACH = select(streams).where(streams.c.id == func.any(bindparam("streams", type_=ARRAY(BigInteger))))
 
 
 def every(connection: Connection) -> list[Stream]:
@@ -218,7 +219,8 @@ def every(connection: Connection) -> list[Stream]:
 
 def of_each(connection: Connection, identities: Sequence[int]) -> list[Stream]:
     """Some streams, with one query for all of them."""
-    return [of_row(row) for row in connection.execute(select(streams).where(streams.c.id == any_of(identities)))]
+    rows = read(connection, _EACH, {"streams": list(identities)})
+    return [of_row(row) for row in rows]
 
 
 def by_place(connection: Connection) -> dict[int, int]:
@@ -279,7 +281,8 @@ def confirm(connection: Connection, confirmed: Sequence[Confirmed]) -> set[int]:
     Sums never fall, so that whoever is late with an older state changes nothing.
     """
     columns = zip(_BOUND, zip(*confirmed, strict=True), strict=True)
-    return set(connection.scalars(_CONFIRM, {name: list(values) for name, values in columns}))
+    advanced = write(connection, _CONFIRM, {name: list(values) for name, values in columns})
+    return {row.id for row in advanced.fetchall()}
 
 
 _BOUND = [f"each_{name}" for name in Confirmed._fields]
