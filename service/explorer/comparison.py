@@ -136,6 +136,8 @@ def releases(
                 if newest is not None and release.time > newest.time:
                     yield newest, release.time
                 newest = release
+        if step.halts is not None:
+            raise Inaccurate(step.halts)
     if newest is not None:
         yield newest, due
 

@@ -108,6 +108,8 @@ class Step:
     """Whether the next step, at the same time, has to wait until every label asked for has come or can't come."""
     finishes: bool = False
     """Whether the publication ends with it, so that what it reserved on later records is free for others."""
+    halts: str | None = None
+    """Why the publication ends with it: of what is due at its time, the rest can't be made."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -169,8 +171,9 @@ class Mechanism(ABC):
 
         chain: what the step before returned, () at the start. next_version: of the first release made here.
         read(start, end): the records still present in a range. Raises Inaccurate where double precision cannot
-        certify a fit, from public quantities alone, and Forgotten. A step is run once: what it returns is published or
-        lost, never drawn again.
+        certify a fit, Unaffordable where no noise is large enough, and Forgotten: all before anything is drawn, and so
+        of public reasons alone. What is drawn is returned, so that it is charged, also where the rest of the step can't
+        be made (`Step.halts`). A step is run once: what it returns is published or lost, never drawn again.
         """
 
     @abstractmethod

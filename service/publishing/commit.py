@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection
 
 from service.ledger import Entry, charging
@@ -19,6 +20,8 @@ from service.store.database import pipelined
 from service.store.publications import Publication
 from service.store.streams import Stream
 from service.store.unwritten import Memory, remembered
+
+_log = structlog.get_logger(__name__)
 
 # Whoever hangs longer in the middle of a commit has its transaction undone, for others to go on.
 SECONDS_TO_COMMIT = 5.0
@@ -83,7 +86,7 @@ def commit(entry: Entry, step: Prepared, at: datetime | None = None) -> tuple[Pu
         charge = stream.charges + len(step.charges)
         labels.ask(connection, publication, step.asks, step.empty, seconds=_asked_for(publication), charge=charge)
     parts.keep(connection, publication.id, step.left)
-    moved = step.following(publication)
+    moved = step.moved(publication)
     with pipelined(connection):
         if charged is not None:
             stream = charging.append(connection, charged)
@@ -95,7 +98,18 @@ def commit(entry: Entry, step: Prepared, at: datetime | None = None) -> tuple[Pu
         if charged is not None or step.releases:
             streams.move(connection, stream)
         moved = publications.move(connection, moved)
-    return (replace(entry, publication=moved).end("stopped", FINISHED) if step.finishes else moved), stream
+    left = replace(entry, publication=moved)
+    if step.halts is not None:
+        moved = halt(left, step.halts)
+    elif step.finishes:
+        moved = left.end("stopped", FINISHED)
+    return moved, stream
+
+
+def halt(entry: Entry, reason: str) -> Publication:
+    """End a publication that can't go on, loudly, and return it."""
+    _log.error("publication_halted", publication=entry.publication.name, reason=reason)
+    return entry.end("halted", reason)
 
 
 def _asked_for(publication: Publication) -> int:

@@ -32,8 +32,8 @@ class Prepared:
     """One step. `most` is what its publication may charge any record in all.
 
     `charges` of releases come first, in the order of those releases that have one of their own; where a release has
-    none, its records paid when they arrived. `halts`: the reason why the publication ends instead. `finishes`: it ends
-    with this step, since no other follows.
+    none, its records paid when they arrived. `halts`: the reason why the publication ends with this step, which may
+    release nothing. `finishes`: it ends with this step, since no other follows.
     """
 
     most: Fraction
@@ -58,8 +58,11 @@ class Prepared:
 
     def following(self, publication: Publication) -> Publication:
         """Return the publication as the next step finds it; its seal and sums are not of that state."""
-        if self.halts is not None:
-            return replace(publication, state="halted", reason=self.halts)
+        moved = self.moved(publication)
+        return moved if self.halts is None else replace(moved, state="halted", reason=self.halts)
+
+    def moved(self, publication: Publication) -> Publication:
+        """Return the publication moved on by this step, before it ends where it does; its seal and sums are not."""
         models = [each.version for each in self.releases if each.role == "model"]
         return replace(
             publication,
@@ -112,13 +115,20 @@ def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> Prep
         asks=tuple(start + each for each in step.asks),
         empty=tuple(start + each for each in step.empty),
         awaits=step.awaits,
+        halts=step.halts,
         finishes=step.finishes,
     )
 
 
 def halting(publication: Publication, reason: str) -> Prepared:
     """Return the end of a publication as a step of its own, so that it is seen at a tick like any other."""
-    return Prepared(most=Fraction(0), position=publication.position, due=publication.due, halts=reason)
+    return Prepared(
+        most=Fraction(0),
+        position=publication.position,
+        due=publication.due,
+        chain=tuple(publication.chain),
+        halts=reason,
+    )
 
 
 _PLAIN = ("at_arrival", "position", "due", "chain", "asks", "empty", "awaits", "halts", "finishes")

@@ -12,12 +12,11 @@ A fit that is ready later appears at a later tick: a release that is j ticks lat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import structlog
 from sqlalchemy import Connection
 
 from service.ledger import Entry, StreamLedger, open_free_ledgers, open_ledger
 from service.ledger.errors import OverBudget
-from service.publishing.commit import check, commit, seconds_to_write
+from service.publishing.commit import check, commit, halt, seconds_to_write
 from service.publishing.prepared import Prepared, packed, unpacked
 from service.store import parked
 from service.store.database import read_together, within
@@ -25,8 +24,6 @@ from service.store.parked import Parked, Waiting
 from service.store.publications import Publication
 from service.store.streams import Stream
 from service.store.unwritten import Values
-
-_log = structlog.get_logger(__name__)
 
 MOST_AT_ONCE = 64  # steps in one transaction
 
@@ -100,14 +97,7 @@ def publish(ledger: StreamLedger, waiting: list[Waiting]) -> list[Publication]:
 
 
 def _published(entry: Entry, step: Prepared, taken: Parked) -> tuple[Publication, Stream]:
-    if step.halts is not None:
-        return _halted(entry, step.halts), entry.stream
     try:
         return commit(entry, step, taken.tick)
     except OverBudget as refusal:
-        return _halted(entry, str(refusal)), entry.stream
-
-
-def _halted(entry: Entry, reason: str) -> Publication:
-    _log.error("publication_halted", publication=entry.publication.name, reason=reason)
-    return entry.end("halted", reason)
+        return halt(entry, str(refusal)), entry.stream

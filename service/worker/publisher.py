@@ -28,6 +28,7 @@ from service.publishing.commit import (
     charges_otherwise,
     check,
     commit,
+    halt,
     of_another_guarantee,
     remembers,
     seconds_to_write,
@@ -382,9 +383,8 @@ class Publisher:
             if (moved := self._commit(lease, turn, halting(publication, reason))) is not None:
                 self._ticker.park(moved)
             return
-        _log.error("publication_halted", publication=publication.name, reason=reason)
         with self._database.transaction() as connection:
-            open_leased_entry(connection, publication.id, lease).end("halted", reason)
+            halt(open_leased_entry(connection, publication.id, lease), reason)
 
     def _distrust(self, publication: Publication | DueStep, reason: str) -> None:
         _log.error("ledger_distrusted", stream=publication.stream, reason=reason)

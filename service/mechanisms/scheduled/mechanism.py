@@ -6,9 +6,10 @@ an adversary chooses the records adaptively: an ε (currency PURE) or a ρ (ZCDP
 
 Why. A fit reads a range fixed by the schedule alone; its centre is an earlier release, never an exact minimiser, so
 given the past its output depends on that range only, also where it is made of a secret sample of the range, drawn anew
-for each fit. The learner keeps to its charge, and rounds the scale of its noise up for that; the charge is
-share·capacity rounded down; and the shares of the fits that read one record add up to at most 1 in exact arithmetic.
-The ledger theorem (paper-audit.md L1) does the rest.
+for each fit. Whether it can be made at all follows from its centre; where it can't, the fits before it at the same time
+are charged and released, and the publication ends. The learner keeps to its charge, and rounds the scale of its noise
+up for that; the charge is share·capacity rounded down; and the shares of the fits that read one record add up to at
+most 1 in exact arithmetic. The ledger theorem (paper-audit.md L1) does the rest.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from service.learners.noisy_gradient_descent import FAMILY as NOISY
 from service.learners.noisy_gradient_descent import NoisyGradientDescent
 from service.learners.objective_perturbation import ObjectivePerturbation
 from service.learners.output_perturbation import NoisyFit, NoisySampledFit, OutputPerturbation
+from service.learning.solvers import Inaccurate
 from service.learning.sums import MOST_WEIGHTS
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
 from service.mechanisms.on_schedule import OnSchedule, PlannedLearner
 from service.mechanisms.timing import LARGE_BYTES, bytes_at_once
 from service.mechanisms.units import NotForUnits, of_fits
+from service.privacy.noise.additive import Unaffordable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,11 +73,17 @@ class Fitting(OnSchedule):
             parent = self._parent(fit, models)
             center = parent.parameters if parent else self.origin
             present = self._opened(fit) or read(fit.start, fit.end)
-            records = self.slots_of(fit) if present.units is None else present.units
-            if not records:  # no slot of any unit counts there
-                continue
             charge = self._charge(fit.share)
-            perturbation = self.learner.perturbation(self.currency, charge, records, center)
+            try:
+                records = self.slots_of(fit) if present.units is None else present.units
+                if not records:  # no slot of any unit counts there
+                    continue
+                perturbation = self.learner.perturbation(self.currency, charge, records, center)
+            except (Inaccurate, Unaffordable) as refusal:
+                if not releases:
+                    raise
+                # It tells of the centre, which was drawn from records just now: they pay for that.
+                return Step(releases=tuple(releases), chain=tuple(models), halts=str(refusal))
             parameters = self.learner.release(present, records, center, perturbation)
             model = Model(version=next_version + len(releases), parameters=parameters)
             models[fit.depth :] = [model]
