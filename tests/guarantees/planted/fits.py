@@ -15,6 +15,22 @@ def a_killed_fit_that_is_drawn_again_and_again() -> None:
     rewrite(Publisher._drawn, ("DatabaseUnavailable, NotWanted", "DatabaseUnavailable, NotWanted, FitDied"))
 
 
+@bug("tests/worker/test_refused_fits.py::test_models_before_a_refused_fit_are_charged_and_released")
+def a_refusal_that_nobody_pays_for() -> None:
+    """Whether a fit is refused tells of the model that it starts from, which is dropped: an answer for nothing."""
+    from service.mechanisms.scheduled.mechanism import Fitting
+
+    rewrite(Fitting.step, ("if not releases:", "if True:"))
+
+
+@bug("tests/worker/test_refused_fits.py::test_with_ticks_they_are_seen_at_one")
+def a_publication_that_goes_on_after_a_refused_fit() -> None:
+    """Its next step has no chain to start from."""
+    from service.publishing import commit
+
+    rewrite(commit.commit, ("if step.halts is not None:", "if False:"))
+
+
 @bug(f"{_FITS}::test_it_knows_no_server_and_no_key")
 def a_fit_that_knows_the_database() -> None:
     """An attacker who takes over a fit reads every stream."""
