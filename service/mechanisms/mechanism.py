@@ -172,8 +172,8 @@ class Mechanism(ABC):
         chain: what the step before returned, () at the start. next_version: of the first release made here.
         read(start, end): the records still present in a range. Raises Inaccurate where double precision cannot
         certify a fit, Unaffordable where no noise is large enough, and Forgotten: all before anything is drawn, and so
-        of public reasons alone. What is drawn is returned, so that it is charged, also where the rest of the step can't
-        be made (`Step.halts`). A step is run once: what it returns is published or lost, never drawn again.
+        of public reasons alone. Models that are drawn are returned, and so charged, also where the rest of the step
+        can't be made (`Step.halts`). A step is run once: what it returns is published or lost, never drawn again.
         """
 
     @abstractmethod

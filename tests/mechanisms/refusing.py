@@ -20,7 +20,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, fit: int, error: type[Exception]) ->
     """
     step, ask, release = Fitting.step, OutputPerturbation.perturbation, OutputPerturbation.release
     inside: list[int] = []
-    asked: list[int] = []
+    requests: list[int] = []
     drawn: list[int] = []
 
     def stepping(self: Fitting, *arguments: Any) -> Any:
@@ -31,8 +31,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch, fit: int, error: type[Exception]) ->
             inside.clear()
 
     def refusing(self: OutputPerturbation, *arguments: Any) -> Any:
-        asked.extend(inside)
-        if inside and len(asked) > fit:
+        requests.extend(inside)
+        if inside and len(requests) > fit:
             raise error(REASON)
         return ask(self, *arguments)
 
