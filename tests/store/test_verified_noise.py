@@ -27,6 +27,12 @@ def whitening():
     )
 
 
+def tilted(classes, **learner):
+    schema = StreamSchema.model_validate({"features": 5, "task": {"kind": "classification", "classes": classes}})
+    batches, learner = {"kind": "independent_batches", "batch": 8}, {"kind": "objective_perturbation"} | learner
+    return contract.built(schema, contract.configured(batches, learner, 0))
+
+
 SUMS = {
     "window, 3 classes": lambda: statistics(WINDOW),
     "window, 2 classes": lambda: statistics(WINDOW, 2),
@@ -35,6 +41,9 @@ SUMS = {
     "lifelong": lambda: statistics(TASKS),
     "lifelong, a head per task": lambda: statistics(TASKS | {"heads": "per_task", "memory": 2}, intercept=True),
     "whitening": whitening,
+    "objective, 3 classes": lambda: tilted(3),
+    "objective, 2 classes": lambda: tilted(2),
+    "objective, hinge": lambda: tilted(3, loss="huber_hinge"),
 }
 
 

@@ -1,10 +1,13 @@
 """How far one record can move sums, recomputed from what their release says of them."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from service.privacy import sensitivity
-from service.privacy.accounting.events import NoisySecondMoments, NoisyStatistics, PrivacyEvent
+from service.privacy.accounting.events import NoisySecondMoments, NoisyStatistics, PrivacyEvent, TiltedObjective
+
+_LESS = 1.0 - 2.0**-40  # rounding here may go either way
 
 
 def least_sensitivity(event: PrivacyEvent, model: Mapping[str, Any]) -> float:
@@ -16,4 +19,14 @@ def least_sensitivity(event: PrivacyEvent, model: Mapping[str, Any]) -> float:
         return sensitivity.second_moments()
     if isinstance(event, NoisyStatistics):
         return sensitivity.sufficient_statistics(**vars(event.weights), codes=max(model["classes"] or 0, 2))
+    if isinstance(event, TiltedObjective):
+        return _LESS * 2.0 * _steepest(model["loss"], model["shape"][0]) * float(model["norm_bound"])
     return 0.0
+
+
+def _steepest(loss: str, rows: int) -> float:
+    """Return the norm of the steepest gradient that one record of norm 1 has, of a loss with so many rows of weights.
+
+    The derivative in a score is at most 1 of a logistic loss and of each row of a hinge; p - e_y is at most √2 long.
+    """
+    return {"logistic": 1.0, "softmax": math.sqrt(2.0), "huber_hinge": math.sqrt(rows)}[loss]
