@@ -140,10 +140,11 @@ def part_of(pseudonyms: NDArray[np.uint8], parts: int) -> NDArray[np.int64]:
 
 
 def close(connection: Connection, stream: int, pseudonym: bytes) -> None:
-    """Let no later slot of a unit count. The caller holds the stream's lock."""
+    """Let no later slot of a unit count; closing twice is the same as once. The caller holds the stream's lock."""
     new = insert(units).values(stream_id=stream, pseudonym=pseudonym, counted=0, last=NEVER, erased=True)
     erase = new.on_conflict_do_update(
         index_elements=[units.c.stream_id, units.c.pseudonym], set_={"erased": True}, where=units.c.erased.is_(False)
     )
-    more = connection.execute(erase).rowcount
-    connection.execute(update(streams).where(streams.c.id == stream).values(units_erased=streams.c.units_erased + more))
+    if connection.execute(erase.returning(units.c.erased)).one_or_none() is not None:  # an INSERT has no `rowcount`
+        one_more = streams.c.units_erased + 1
+        connection.execute(update(streams).where(streams.c.id == stream).values(units_erased=one_more))

@@ -161,7 +161,9 @@ class UnitHistory(RuleBasedStateMachine):
         counted = set(np.flatnonzero(columns["counts"]).tolist())
         assert counted == self.expected(pattern)
         assert not columns["x"][columns["counts"] == 0].any()
-        for name, row in self.rows().items():
+        rows = self.rows()
+        assert stream.units_erased == sum(row.erased for row in rows.values())
+        for name, row in rows.items():
             mine = [slot for slot in sorted(counted) if pattern[slot] == self.ids[name]]
             assert len(mine) == row.counted <= stream.parsed_schema.unit.max_records
             assert row.last == (mine[-1] if mine else -1)

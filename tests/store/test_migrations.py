@@ -1,6 +1,8 @@
 """The migrations make the tables that the code describes, and can be run again and back."""
 # ruff: noqa: F811 - a fixture is another file's
 
+import threading
+from decimal import Decimal
 from itertools import pairwise
 
 import psycopg
@@ -9,15 +11,16 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Column, Engine, Table, create_engine, inspect, select, text
+from sqlalchemy import Column, Connection, Engine, Table, create_engine, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
 from service.ledger.verify import verify
+from service.store import streams
 from service.store.migrate import RoleMissing, configuration, migrate
 from service.store.schema_version import is_current, newest
-from service.store.tables import metadata
-from tests.conftest import World
+from service.store.tables import metadata, units
+from tests.conftest import World, wait_until
 from tests.store.conftest import publish_some
 from tests.worker.test_publishing import bench as publishing  # noqa: F401
 
@@ -58,7 +61,7 @@ def test_a_second_run_changes_nothing_and_the_way_back_is_clean(world: World):
 
 
 OLDER = (
-    *("0020", "0017", "0016", "0014", "0018", "0015", "0013", "0012", "0011", "0010", "0009", "0008"),
+    *("0022", "0020", "0017", "0016", "0014", "0018", "0015", "0013", "0012", "0011", "0010", "0009", "0008"),
     *("0007", "0006", "0005", "0004", "0003", "0002", "0001"),
 )
 SUMMARIES = ("streams", "segments", "publications", "charges", "releases", "outlines", "kept")
@@ -130,6 +133,52 @@ def test_a_database_that_has_the_table_of_0006_already_is_brought_up_to_date(wor
     engine.dispose()
 
 
+def add_people(connection: Connection, name: str, *, erased: int) -> None:
+    """Add a stream with three units, of which so many are erased; its counter stays at 0."""
+    schema = {"features": 1, "task": {"kind": "unlabelled"}, "unit": {"max_records": 1}}
+    budget = {"epsilon": Decimal(1), "delta": Decimal(0)}
+    stream = streams.create(connection, name=name, log=name, schema=schema, retention="keep", **budget)
+    for unit in range(3):
+        row = {"stream_id": stream.id, "pseudonym": bytes([unit] * 16), "counted": 0, "last": -1}
+        connection.execute(units.insert().values(row | {"erased": unit < erased}))
+
+
+def test_counters_of_erased_units_that_fell_are_mended(world: World):
+    """A counter that is too high stays: it tells of an erasure that the database has lost."""
+    engine = create_engine(world.settings.migration_url)
+    with engine.begin() as connection:
+        for name, erased in enumerate([0, 1, 2, 2, 2, 1]):
+            add_people(connection, str(name), erased=erased)
+    down(engine, "0022")
+    with engine.begin() as connection:
+        for name, counter in enumerate([0, -1, -3, 1, 2, 2]):
+            fell = {"name": str(name), "counter": counter}
+            connection.execute(text("UPDATE streams SET units_erased = :counter WHERE name = :name"), fell)
+    migrate(world.settings.migration_url)
+    with engine.begin() as connection:
+        assert verify(connection).findings == ["stream 5: 1 units are erased, not 2"]
+        assert [each.units_erased for each in streams.every(connection)] == [0, 1, 2, 2, 2, 2]
+    engine.dispose()
+
+
+def test_a_unit_that_an_older_version_erases_during_the_migration_is_counted(world: World):
+    engine = create_engine(world.settings.migration_url)
+    with engine.begin() as connection:
+        add_people(connection, "s", erased=0)
+    down(engine, "0022")
+    migration = threading.Thread(target=migrate, args=(world.settings.migration_url,))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE units SET erased = true WHERE pseudonym = :first"), {"first": bytes(16)})
+        connection.execute(text("UPDATE streams SET units_erased = units_erased - 1"))
+        migration.start()
+        waiting = "SELECT FROM pg_locks JOIN pg_database d ON d.oid = database WHERE NOT granted AND datname = :name"
+        wait_until(lambda: connection.execute(text(waiting), {"name": engine.url.database}).all())
+    migration.join()
+    with engine.begin() as connection:
+        assert [each.units_erased for each in streams.every(connection)] == [1]
+    engine.dispose()
+
+
 def test_an_older_version_finds_all_that_it_reads(world: World):
     """So its API can go on serving releases and taking records until it is replaced."""
     engine = create_engine(world.settings.migration_url)
@@ -164,8 +213,9 @@ def test_an_older_version_finds_all_that_it_reads(world: World):
             "worst_record = 0, worst_amount = 1"
         ),
         "UPDATE publications SET state = 'stopped'",
+        "UPDATE streams SET units_erased = units_erased - 1",
     ],
-    ids=["a stream", "a publication", "a segment", "a release", "a stop"],
+    ids=["a stream", "a publication", "a segment", "a release", "a stop", "an erasure of a unit"],
 )
 def test_what_an_older_version_would_write_is_refused_whole(publishing, statement):
     """As it wrote it: without what the newer one asks for, so that it can leave nothing half done."""

@@ -179,6 +179,15 @@ def test_a_unit_that_was_never_there_can_be_erased(bench: Bench):
     assert stored(bench)["counts"].tolist() == [0, 1, 0, 0]
 
 
+def test_a_unit_is_counted_as_erased_once_however_often_it_is_erased(bench: Bench):
+    """With and without records; a ledger where this number is another one does not verify, and its stream stops."""
+    sealed(bench, PATTERN, 15)
+    for unit, number in ((1, 1), (1, 1), (9, 2), (9, 2), (2, 3), (1, 3)):
+        erase_unit(bench.database, bench.files, bench.now(), pseudonym(secret(bench), unit))
+        assert bench.now().units_erased == number
+        assert verified(bench) == recounted(bench) == []
+
+
 def test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern(bench: Bench):
     """The second slot of unit 1 is erased: the first one still weighs a half, and n stays."""
     sealed(bench, [1, 2, 2, 1, 3, 3], 6)  # slots 2 and 5 are too near
@@ -229,6 +238,11 @@ def test_counts_that_somebody_changed_are_found(bench: Bench):
             connection.execute(change)
             assert [each for each in verify(connection, isolated=False).findings if finding in each]
             transaction.rollback()
+
+
+def verified(bench: Bench) -> list[str]:
+    with bench.database.transaction() as connection:
+        return verify(connection).findings
 
 
 def recounted(bench: Bench) -> list[str]:

@@ -294,6 +294,22 @@ def an_erasure_that_comes_while_slots_are_counted() -> None:
     )
 
 
+@bug(f"{_COUNTING}::test_a_unit_is_counted_as_erased_once_however_often_it_is_erased[bench0]")
+def a_repeated_erasure_of_a_unit_that_counts_again() -> None:
+    """A unit whose erasure is asked for twice counts as two that are erased."""
+    from service.store import units
+
+    rewrite(units.close, ("where=units.c.erased.is_(False)", "where=None"))
+
+
+@bug(f"{_COUNTING}::test_a_unit_is_counted_as_erased_once_however_often_it_is_erased[bench0]")
+def an_erasure_of_a_unit_that_is_not_counted() -> None:
+    """The stream's row does not say that a unit more is erased."""
+    from service.store import units
+
+    rewrite(units.close, ("streams.c.units_erased + 1", "streams.c.units_erased"))
+
+
 @bug(f"{_MECHANISMS}::test_a_learner_that_takes_each_record_by_itself_takes_no_units")
 def a_learner_that_takes_records_of_a_unit_one_by_one() -> None:
     """The records of a unit enter whole where a learner knows nothing of units."""

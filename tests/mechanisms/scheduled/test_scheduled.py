@@ -1,6 +1,5 @@
 """Schedule × learner: what is released, from what, at which price, and the plan that says so beforehand."""
 
-import contextlib
 import itertools
 import json
 from fractions import Fraction
@@ -10,7 +9,6 @@ import pytest
 from scipy import special
 
 from service.learning.records import Records, prepare
-from service.learning.solvers import Inaccurate
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import predict
@@ -19,7 +17,6 @@ from service.privacy.currency import Currency, zcdp_epsilon
 from service.privacy.noise.additive import Gaussian, SphericalLaplace
 from service.streams.schema import StreamSchema
 from tests import chance
-from tests.mechanisms.refusing import REASON, refuse
 
 CONTINUAL = {"kind": "continual", "base": 32, "update_every": 8}
 SLIDING = {"kind": "sliding_window", "block": 8, "blocks": 7}
@@ -124,24 +121,6 @@ def test_a_long_run_charges_no_record_more_than_the_capacity(mechanism, privacy)
 def lifetime(scheduled):
     """Return what the plan says of the worst record, as a part of the budget."""
     return Fraction(scheduled.plan()["lifetime"]["share"])
-
-
-@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
-def test_what_was_drawn_is_charged_also_where_the_next_fit_is_refused(mechanism, privacy, monkeypatch):
-    """A fit is refused for its centre, which may be a model that the same step has drawn: to drop that told of it."""
-    schedule = publication(mechanism, privacy).schedule
-    places = [place for time in range(1, 300) for place, _ in enumerate(schedule.fits(time))]
-    for refused, place in enumerate(places[:20]):
-        scheduled, released, chain, time, step = publication(mechanism, privacy), [], (), 0, None
-        with monkeypatch.context() as patch, pytest.raises(Inaccurate) if place == 0 else contextlib.nullcontext():
-            drawn = refuse(patch, refused, Inaccurate)
-            while step is None or step.halts is None:
-                time = scheduled.next_time(time)
-                step = scheduled.step(time, chain, len(released) + 1, reader())
-                chain, released = step.chain, [*released, *step.releases]
-        assert len(released) == len(drawn) == refused
-        assert all(each.charge > 0 for each in released)
-        assert place == 0 or step.halts == REASON
 
 
 @pytest.mark.parametrize("privacy", [PURE, ZCDP])
