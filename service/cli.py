@@ -52,8 +52,9 @@ def up(
     leave_no_crash_dumps()
     with loading():
         settings = _settings()
-        from service import embedded
+        from service import embedded, logs
 
+    logs.configure(settings.log_level)
     raise typer.Exit(
         embedded.up(
             data_dir,
