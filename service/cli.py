@@ -54,7 +54,7 @@ def up(
         settings = _settings()
         from service import embedded, logs
 
-    logs.configure(settings.log_level)
+    logs.begin(settings)
     raise typer.Exit(
         embedded.up(
             data_dir,
@@ -80,7 +80,7 @@ def api() -> None:
         from service import logs
         from service.api.http.server import serve
 
-    logs.configure(settings.log_level)
+    logs.begin(settings)
     raise typer.Exit(serve(settings))
 
 
@@ -94,7 +94,7 @@ def worker() -> None:
         from service import logs
         from service.worker.main import run
 
-    logs.configure(settings.log_level)
+    logs.begin(settings)
     raise typer.Exit(run(settings))
 
 
