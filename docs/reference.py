@@ -77,7 +77,8 @@ SCOPES = {
 _SETTINGS = """# Settings
 
 Written by `make docs` from `service/settings.py`: environment variables, or lines of a `.env` file in the working
-directory. Nothing else of the service reads the environment. An empty value is as good as none.
+directory. Nothing else of the service reads the environment. An empty value is as good as none. The log warns
+of misspelt ones.
 """
 
 _METRICS = """# Metrics

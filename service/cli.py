@@ -52,8 +52,9 @@ def up(
     leave_no_crash_dumps()
     with loading():
         settings = _settings()
-        from service import embedded
+        from service import embedded, logs
 
+    logs.begin(settings)
     raise typer.Exit(
         embedded.up(
             data_dir,
@@ -79,7 +80,7 @@ def api() -> None:
         from service import logs
         from service.api.http.server import serve
 
-    logs.configure(settings.log_level)
+    logs.begin(settings)
     raise typer.Exit(serve(settings))
 
 
@@ -93,7 +94,7 @@ def worker() -> None:
         from service import logs
         from service.worker.main import run
 
-    logs.configure(settings.log_level)
+    logs.begin(settings)
     raise typer.Exit(run(settings))
 
 

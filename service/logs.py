@@ -5,14 +5,33 @@ import sys
 import threading
 from collections.abc import MutableMapping
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import structlog
 
+from service.settings import SHORTEST_ADMIN_KEY, Settings, unknown_variables
 from service.tracebacks import place_of
 
 request: ContextVar[str | None] = ContextVar("request", default=None)
 """The id of the request that is being answered."""
+
+
+def begin(settings: Settings) -> None:
+    """Configure the log, and warn of what is doubtful about the settings."""
+    configure(settings.log_level)
+    key = settings.admin_key.get_secret_value() if settings.admin_key else None
+    if key is not None and len(key) < SHORTEST_ADMIN_KEY:
+        # No error, which would stop a service that has run with it until an upgrade.
+        advice = f"it has fewer than {SHORTEST_ADMIN_KEY} characters; set a random one: openssl rand -base64 33"
+        _warn_once("admin_key_short", setting="PERENNIAL_ADMIN_KEY", advice=advice)
+    for variable, nearest in unknown_variables().items():
+        _warn_once("unknown_setting", variable=variable, nearest=nearest)
+
+
+@cache  # parts that `perennial up` forks go on from here, and repeat nothing
+def _warn_once(event: str, **more: str | None) -> None:
+    structlog.get_logger(__name__).warning(event, **more)
 
 
 def configure(level: str) -> None:

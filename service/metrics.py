@@ -337,6 +337,8 @@ def worker_serving(settings: Settings) -> Iterator[None]:
         if server is not None:
             server.shutdown()
             server.server_close()
+        if settings.worker_metrics is not None:
+            settings.worker_metrics.unlink(missing_ok=True)
 
 
 def _listen_unix(path: Path) -> socketserver.BaseServer:

@@ -3,11 +3,12 @@
 Settings are `PERENNIAL_*` environment variables, or lines of a `.env` file in the working directory.
 """
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, StringConstraints
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSource, SettingsConfigDict
 
 DaskScheduler = Annotated[str, StringConstraints(pattern=r"^(tcp|tls)://")]
 ObjectStore = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+://")]
@@ -15,6 +16,9 @@ ObjectStore = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+://")]
 API_METRICS_PORT = 9464
 WORKER_METRICS_PORT = 9465
 """Where Prometheus asks if `metrics_port` is not set."""
+
+SHORTEST_ADMIN_KEY = 32
+"""In characters. The log warns of a shorter one."""
 
 
 class Settings(BaseSettings):
@@ -36,7 +40,9 @@ class Settings(BaseSettings):
         None,
         description="The same database as the role that owns it, for `migrate` alone; unset: as the service's role",
     )
-    admin_key: SecretStr | None = Field(None, description="The first admin key; `up` makes one if unset")
+    admin_key: SecretStr | None = Field(
+        None, description="The first admin key, at least 32 random characters; `up` makes one if unset"
+    )
     segment_store: ObjectStore | Path = Field(
         Path("perennial-data/segments"),
         union_mode="left_to_right",
@@ -95,3 +101,18 @@ class Settings(BaseSettings):
     explorations: int = Field(
         1, ge=0, le=16, description="Comparisons of the explorer that one worker runs at the same time; 0: no explorer"
     )
+
+
+def unknown_variables() -> dict[str, str | None]:
+    """Return variables that begin as settings do and are none, each with the setting that is most like it, if any."""
+    sources = EnvSettingsSource(Settings), DotEnvSettingsSource(Settings)
+    given = {name.lower() for source in sources for name in source.env_vars}
+    names = {name.removeprefix("perennial_") for name in given if name.startswith("perennial_")}
+    nearest = {
+        name: get_close_matches(name, Settings.model_fields, 1) for name in sorted(names - set(Settings.model_fields))
+    }
+    return {_variable(name): _variable(near[0]) if near else None for name, near in nearest.items()}
+
+
+def _variable(name: str) -> str:
+    return f"PERENNIAL_{name.upper()}"

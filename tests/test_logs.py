@@ -1,8 +1,11 @@
 """Whatever happens in a process, it logs one JSON object per line, without what a user sent."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,3 +44,45 @@ def test_an_error_that_nobody_caught_is_a_line_like_all_others(program, error):
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [(line["event"], line["error"], line["level"]) for line in lines] == [("unexpected_error", error, "error")]
     assert "secret" not in done.stderr
+
+
+def started(folder: Path, **environment: str) -> list[dict[str, Any]]:
+    """Return what the log holds when a process and one that it forks have begun it, as `perennial up` and a part do."""
+    program = (
+        "import os; from service import logs; from service.settings import Settings\n"
+        "logs.begin(Settings())\n"
+        "if os.fork() == 0: os.environ['PERENNIAL_PORT'] = '1'; logs.begin(Settings()); os._exit(0)\n"
+        "os.wait()"
+    )
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
+    given |= {"PYTHONPATH": str(Path(__file__).parents[1])} | environment
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=folder, env=given
+    )
+    return [json.loads(line) for line in done.stderr.splitlines()]
+
+
+def test_a_short_admin_key_is_warned_of_once_and_not_repeated(tmp_path):
+    (line,) = started(tmp_path, PERENNIAL_ADMIN_KEY="easily-guessed-" + "x" * 16)
+    assert (line["event"], line["level"], line["setting"]) == (
+        "admin_key_short",
+        "warning",
+        "PERENNIAL_ADMIN_KEY",
+    )
+    assert "openssl rand -base64 33" in line["advice"]
+    assert "easily" not in str(line)
+    assert started(tmp_path, PERENNIAL_ADMIN_KEY="easily-guessed-" + "x" * 17) == []
+
+
+def test_a_misspelt_setting_is_warned_of_once_with_the_nearest_one_and_without_its_value(tmp_path):
+    (tmp_path / ".env").write_text("PERENNIAL_MAX_CONECTIONS=secret\nPOSTGRES_PASSWORD=secret\nPERENNIAL_PORT=8001\n")
+    lines = started(
+        tmp_path, PERENNIAL_PUBLISHER="secret", perennial_operator="x", PERENNIAL_X="secret", PERENNIAL_Y=""
+    )
+    assert {(line["event"], line["level"]) for line in lines} == {("unknown_setting", "warning")}
+    assert [(line["variable"], line["nearest"]) for line in lines] == [
+        ("PERENNIAL_MAX_CONECTIONS", "PERENNIAL_MAX_CONNECTIONS"),
+        ("PERENNIAL_PUBLISHER", "PERENNIAL_PUBLISHERS"),
+        ("PERENNIAL_X", None),
+    ]
+    assert "secret" not in str(lines)

@@ -17,6 +17,8 @@ from signal import SIGTERM
 from types import FrameType
 from typing import TextIO
 
+import structlog
+
 from service.embedded.admin_key import ensure_admin_key
 from service.embedded.directory import LOCK_WAIT_SECONDS, DataDirectory, open_data_directory
 from service.embedded.errors import EmbeddedError, Stopped
@@ -39,6 +41,8 @@ ROOM_BYTES = 2**25
 MIGRATION_SECONDS = 600.0
 SECONDS_TO_FINISH = 6.0
 """For the API and the worker; the servers need the rest of ten seconds."""
+
+_log = structlog.get_logger(__name__)
 
 
 def up(
@@ -114,19 +118,32 @@ class _Watched:
             self.child.start()
 
     def _died(self, now: float) -> None:
-        child = self.child
-        how = f"{child.name} (pid {child.pid}) {child.how_it_died()}"
-        if child.poll() == EXIT_CONFIGURATION:
-            raise EmbeddedError(f"{how}: it can't run as configured", EXIT_CONFIGURATION)
         self._deaths.append(now)
         while self._deaths[0] < now - DEATHS_WITHIN_SECONDS:
             self._deaths.popleft()
-        log = f"; see {child.program.log}" if child.program.log else ""
-        if self._needed and len(self._deaths) >= DEATHS_TOO_MANY:
-            raise EmbeddedError(f"{how}, death {DEATHS_TOO_MANY} within {DEATHS_WITHIN_SECONDS:g} s: stopping{log}")
+        if (reason := self._gives_up()) is not None:
+            self._log_death()
+            raise reason
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (len(self._deaths) - 1), LONGEST_PAUSE_SECONDS)
         self._start_at = now + pause
-        _say(f"perennial: {how}; starting it again in {pause:g} s{log}")
+        self._log_death(again_in_seconds=pause)
+
+    def _gives_up(self) -> EmbeddedError | None:
+        """Why everything has to end with this child, if it has to."""
+        child = self.child
+        how = f"{child.name} (pid {child.pid}) {child.how_it_died()}"
+        if child.poll() == EXIT_CONFIGURATION:
+            return EmbeddedError(f"{how}: it can't run as configured", EXIT_CONFIGURATION)
+        if self._needed and len(self._deaths) >= DEATHS_TOO_MANY:
+            log = f"; see {child.program.log}" if child.program.log else ""
+            return EmbeddedError(f"{how}, death {DEATHS_TOO_MANY} within {DEATHS_WITHIN_SECONDS:g} s: stopping{log}")
+        return None
+
+    def _log_death(self, **more: float) -> None:
+        child = self.child
+        file = {"log": str(child.program.log)} if child.program.log else {}
+        with contextlib.suppress(OSError):  # a terminal that is gone must not keep us from starting it again
+            _log.error("part_died", part=child.name, pid=child.pid, how=child.how_it_died(), **more, **file)
 
 
 class _Service:

@@ -41,8 +41,12 @@ POD_OWNERS = ("Deployment", "Job")
 
 @cache
 def rendered(values: str) -> list[dict[str, Any]]:
+    return rendered_with(VALUES[values])
+
+
+def rendered_with(values: dict[str, Any]) -> list[dict[str, Any]]:
     with helm.Chart.load(str(CHART)) as chart:
-        files = chart.render(VALUES[values], name="perennial", namespace="models")
+        files = chart.render(values, name="perennial", namespace="models")
     return [document for text in files.values() for document in yaml.safe_load_all(text) if document]
 
 
@@ -162,6 +166,43 @@ def test_with_an_object_store_no_volume_is_shared(values):
         if container["name"] != "dask-worker":  # that one is told by the worker
             assert {"name": "PERENNIAL_SEGMENT_STORE", "value": STORE["store"]} in container["env"]
         assert container["envFrom"] == [{"secretRef": {"name": STORE["secret"]}}]
+
+
+def limits_of_copies(values: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return the size of each disk for copies, with the setting of the container that has it."""
+    limits = set()
+    for each in rendered_with(values):
+        pod = each.get("spec", {}).get("template", {}).get("spec", {})
+        sizes = [volume["emptyDir"]["sizeLimit"] for volume in pod.get("volumes", ()) if volume["name"] == "copies"]
+        for container in pod.get("containers", ()):
+            settings = {variable["name"]: variable.get("value") for variable in container.get("env", ())}
+            assert len(settings) == len(container.get("env", ())), "a variable is there twice"
+            limits |= {(str(size), settings["PERENNIAL_MAX_COPY_BYTES"]) for size in sizes}
+    return limits
+
+
+@pytest.mark.parametrize(
+    ("copies", "most"),
+    [("10Gi", 9663676416), ("2Gi", 1932735283), ("1.5Gi", 1449551462), ("900M", 810_000_000), ("4000000000", 3.6e9)],
+)
+def test_copies_leave_room_on_their_disk(copies, most):
+    assert limits_of_copies({"segments": STORE | {"copies": copies}}) == {(copies, str(int(most)))}
+
+
+def test_as_it_is_the_disk_for_copies_has_room_too():
+    ((size, most),) = limits_of_copies({"segments": STORE})
+    assert (size, int(most)) == ("10Gi", 9663676416)
+
+
+def test_a_setting_says_how_much_of_the_disk_copies_take():
+    values = {"segments": STORE | {"copies": "2Gi"}, "settings": {"max_copy_bytes": "1000000"}}
+    assert limits_of_copies(values) == {("2Gi", "1000000")}
+
+
+@pytest.mark.parametrize("copies", ["lots", "10GiB", "-1Gi", ""])
+def test_a_size_that_is_none_is_refused(copies):
+    with pytest.raises(Exception, match=r"segments\.copies must be a size such as 10Gi"):
+        rendered_with({"segments": STORE | {"copies": copies}})
 
 
 @pytest.mark.parametrize("values", ["as it is", "by hand"])

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from service.cli import app
 from service.log import read_primaries
-from service.settings import API_METRICS_PORT, WORKER_METRICS_PORT
+from service.settings import API_METRICS_PORT, WORKER_METRICS_PORT, Settings
 from tests.docs.pages import ROOT
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads the compose file")
@@ -56,6 +56,37 @@ def test_what_is_mounted_is_there() -> None:
 
     assert [path for path in mounted if not (ROOT / path).is_dir()] == []
     assert mounted
+
+
+OF_THE_CONTAINERS = {"host", "port", "metrics_host", "metrics_port", "worker_metrics", "segment_copies", "database_url"}
+"""Settings that hold for the inside of containers, and are the compose file's or the image's to choose."""
+OF_ONE_PART = {"migration_url": "migrate", "admin_key": "api"}
+"""Secrets that only one part reads."""
+
+
+def test_a_setting_of_the_env_file_reaches_the_api_and_the_worker() -> None:
+    for part in ("api", "worker"):
+        environment = COMPOSE["services"][part]["environment"]
+        for name in Settings.model_fields.keys() - OF_THE_CONTAINERS - OF_ONE_PART.keys():
+            variable = f"PERENNIAL_{name.upper()}"
+            value = environment.get(variable, "it is not passed on")
+            assert value is None or value.startswith(f"${{{variable}:-"), variable
+
+
+def test_a_secret_reaches_the_part_that_reads_it_alone() -> None:
+    for name, part in OF_ONE_PART.items():
+        reached = {each for each in SERVICES if f"PERENNIAL_{name.upper()}" in _environment(each)}
+        assert reached == {part}
+
+
+def test_every_variable_of_the_compose_file_is_a_setting() -> None:
+    known = {f"PERENNIAL_{name.upper()}" for name in Settings.model_fields}
+    passed = {variable for name in SERVICES for variable in _environment(name) if variable.startswith("PERENNIAL_")}
+    assert passed <= known
+
+
+def _environment(service: str) -> dict[str, str | None]:
+    return COMPOSE["services"][service].get("environment", {})
 
 
 PRIMARIES = [name for name in SERVICES if name.startswith("valkey")]
@@ -139,7 +170,7 @@ def test_the_profile_with_several_primaries_is_what_its_lines_say() -> None:
     assert len({tuple(COMPOSE["services"][name]["volumes"]) for name in PRIMARIES}) == len(PRIMARIES)
     assert urlsplit(lines["AWS_ENDPOINT"]).hostname == "objects"
     environment = COMPOSE["services"]["worker"]["environment"]
-    for name in lines.keys() - {"PERENNIAL_PORT", "PERENNIAL_LOG_LEVEL"}:
+    for name in lines.keys() - {"PERENNIAL_PORT"}:
         assert environment[name] is None or environment[name].startswith(f"${{{name}:-")
 
 

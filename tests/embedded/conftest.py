@@ -1,4 +1,5 @@
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -156,6 +158,12 @@ class Up:
     def __post_init__(self) -> None:
         self.printed = lambda text: text in self.output.read_text()
 
+    def deaths(self) -> list[dict[str, Any]]:
+        """Return each line that the supervisor has logged of a child that died."""
+        written = self.output.read_text().rpartition("\n")[0].splitlines()
+        lines = [json.loads(line) for line in written if line.startswith("{")]
+        return [line for line in lines if line["event"] == "part_died"]
+
     def pid_of(self, name: str) -> int | None:
         """The process id of the child that runs now. The stand-ins say theirs; the servers' are asked for."""
         try:
@@ -203,7 +211,7 @@ def _starting(data_dir: Path, port: int) -> Iterator[Callable[..., Up]]:
         misbehave = {f"STAND_IN_{name}": value for name, value in settings.items() if name.isupper()}
         call = (
             "import sys; from pathlib import Path; from service.embedded import supervisor; from tests.embedded import"
-            " stand_in; "
+            " stand_in; from service import logs; logs.configure('info'); "
             "supervisor.FIRST_PAUSE_SECONDS, supervisor.SECONDS_TO_FINISH = 0.01, 1.0; "
             f"sys.exit(supervisor.up(Path({str(data_dir)!r}), host='127.0.0.1', port={port}, "
             f"run=lambda part: sys.exit(stand_in.main(part)), load=lambda: None, **{given!r}))"

@@ -47,7 +47,9 @@ def test_a_killed_child_is_started_again(name, running):
     before = running.pid_of(name)
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: running.pid_of(name) not in (None, before) and running.serves())
-    assert running.printed(f"{name} (pid {before}) killed by SIGKILL")
+    (death,) = (each for each in running.deaths() if each["pid"] == before)
+    assert (death["part"], death["how"], death["level"]) == (name, "killed by SIGKILL", "error")
+    assert death["timestamp"]
 
 
 def test_a_part_is_not_started_again_before_the_database_answers(running):
@@ -55,7 +57,7 @@ def test_a_part_is_not_started_again_before_the_database_answers(running):
     os.kill(database, signal.SIGSTOP)
     try:
         os.kill(worker, signal.SIGKILL)
-        wait_until(lambda: running.printed(f"worker (pid {worker}) killed by SIGKILL"))
+        wait_until(lambda: worker in {each["pid"] for each in running.deaths()})
         time.sleep(1.0)
         assert running.pid_of("worker") == worker
     finally:
@@ -115,12 +117,14 @@ def test_a_child_that_keeps_dying_ends_it(start_up):
     up = start_up(API="exits 3")
     assert up.process.wait(timeout=HANG_SECONDS) == 1
     assert up.printed("exited with status 3, death 5 within 60 s: stopping")
+    assert len(up.deaths()) == 5
 
 
 def test_a_worker_that_keeps_dying_ends_nothing_else(start_up):
     up = start_up(WORKER="exits 3")
-    wait_until(lambda: up.printed("exited with status 3; starting it again in 0.32 s"))
+    wait_until(lambda: 0.32 in {each.get("again_in_seconds") for each in up.deaths()})
     wait_until(up.ready)
+    assert {(each["part"], each["how"]) for each in up.deaths()} == {("worker", "exited with status 3")}
 
 
 def test_a_child_that_cannot_run_as_configured_ends_it(start_up):

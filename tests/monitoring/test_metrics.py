@@ -198,12 +198,15 @@ class TestWorkerBesideIt:
 
     def test_its_metrics_are_told_too_as_long_as_it_lives(self, url):
         metrics.FAILURES.labels("a-publication").inc(0)
-        for _ in range(2):  # it finds the socket of a killed predecessor
+        for predecessor_killed in (False, True):
+            if predecessor_killed:
+                with socket.socket(socket.AF_UNIX) as left:
+                    left.bind(str(self.path))
             assert look(url, ADMIN_KEY).of("perennial_worker_up") == 0
             with metrics.worker_serving(Settings(_env_file=None, worker_metrics=self.path)):
                 samples = wait_until(lambda: (seen := look(url, ADMIN_KEY)).of("perennial_worker_up") and seen)
                 assert samples.of("perennial_publish_failures_total", publication="a-publication") == 0
-            assert self.path.exists()
+            assert not self.path.exists()
         assert look(url, ADMIN_KEY).of("perennial_publish_failures_total", publication="a-publication") is None
 
     @pytest.mark.parametrize("says", [b"", b"# half a li", None])

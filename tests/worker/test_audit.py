@@ -166,6 +166,27 @@ def test_each_invariant_is_seen_to_be_violated(bench: Bench, owner, tamper, inva
     assert violated(bench)[invariant] >= 1
 
 
+@pytest.mark.parametrize(
+    ("reason", "where"),
+    [
+        ("stream {0}: a row is missing", "stream {0}: a row is missing"),
+        ("stream {0}, charge 2: another hash", "stream {0}, charge 2: another hash"),
+        (
+            "publication p, version 1: another noise (stream {0})",
+            "publication p, version 1: another noise (stream {0})",
+        ),
+        ("a row is missing", "stream {0}: a row is missing"),
+        ("stream {0}-2 is missing", "stream {0}: stream {0}-2 is missing"),
+    ],
+)
+def test_a_stream_that_is_distrusted_is_named_once(bench: Bench, owner, reason, where):
+    name = stream(bench).name
+    with tampering(owner) as connection:
+        connection.execute(update(tables.streams).values(distrusted=reason.format(name)))
+    with bench.database.transaction() as connection:
+        assert INVARIANTS["broken_chain"](connection) == [where.format(name)]
+
+
 def test_an_invariant_that_can_not_be_asked_is_violated_and_ends_no_other(bench: Bench, owner):
     bench.publish_all()
     with tampering(owner) as connection:

@@ -31,4 +31,10 @@ def violations(connection: Connection) -> list[str]:
     )
     untrusted = select(streams.c.name, streams.c.distrusted).where(streams.c.distrusted.isnot(None))
     breaks = [f"stream {row.name}, charge {row.id}" for query in (broken, cut) for row in connection.execute(query)]
-    return breaks + [f"stream {row.name}: {row.distrusted}" for row in connection.execute(untrusted)]
+    return breaks + [_placed(f"stream {row.name}", row.distrusted) for row in connection.execute(untrusted)]
+
+
+def _placed(where: str, reason: str) -> str:
+    """Return a reason with its place, which most findings name themselves."""
+    names_it = reason.startswith((f"{where}:", f"{where},")) or reason.endswith(f"({where})")
+    return reason if names_it else f"{where}: {reason}"

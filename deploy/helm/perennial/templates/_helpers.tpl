@@ -47,12 +47,25 @@ securityContext:
   valueFrom: {secretKeyRef: {name: {{ .secret }}, key: {{ .key }}{{ if .optional }}, optional: true{{ end }}}}
 {{- end }}
 
+{{/* Nine tenths of segments.copies, in bytes. A pod whose disk is full is evicted, so there is room for what is being written. */}}
+{{- define "perennial.copyBytes" -}}
+{{- $size := toString .Values.segments.copies }}
+{{- $number := regexFind "^[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?" $size }}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
+{{- $unit := trimPrefix $number $size }}
+{{- if not (and $number (hasKey $units $unit)) }}{{ fail "segments.copies must be a size such as 10Gi" }}{{ end }}
+{{- mulf $number (get $units $unit) 0.9 | int64 }}
+{{- end }}
+
 {{/* Environment of API and worker. */}}
 {{- define "perennial.environment" -}}
 - {name: PERENNIAL_METRICS_HOST, value: 0.0.0.0}
 - {name: PERENNIAL_SEGMENT_STORE, value: {{ .Values.segments.store | default "/var/lib/perennial/segments" | quote }}}
 {{- if .Values.segments.store }}
 - {name: PERENNIAL_SEGMENT_COPIES, value: /var/lib/perennial/copies}
+{{- if not (hasKey .Values.settings "max_copy_bytes") }}
+- {name: PERENNIAL_MAX_COPY_BYTES, value: {{ include "perennial.copyBytes" . | quote }}}
+{{- end }}
 {{- end }}
 {{- range $name, $value := .Values.settings }}
 - {name: PERENNIAL_{{ $name | upper }}, value: {{ $value | quote }}}
