@@ -16,35 +16,13 @@ from numpy.typing import NDArray
 from perennial.arrow_tables import SAME_NAME, columns_of
 from perennial.errors import InvalidData, InvalidRow
 from perennial.names import UNNAMED, Names
+from perennial.rows import NO_COLUMNS, Choice, Row, depth, is_row, read_row
 from perennial.units import ids_of
 
 Array: TypeAlias = NDArray[Any]
 ROWS_GATHERED = 10_000
 _NUMBERS = "biuf"  # numpy's kinds
-_NO_COLUMNS = "An array has no columns: give labels and units as arrays, and only the features wanted."
 _OTHERS_HAVE_NONE = "Some records have features, a label or a unit, and others have none."
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Choice:
-    """Which columns are read: `label` of labels, `unit` of units, `features` of features; None: none, all others.
-
-    And the stream's names.
-    """
-
-    label: str | None = None
-    unit: str | None = None
-    features: list[str] | None = None
-    names: Names = UNNAMED
-
-    def chosen(self, columns: Iterable[Any]) -> list[Any]:
-        """Return the columns of features in their order."""
-        others = (
-            [name for name in columns if name not in (self.label, self.unit)]
-            if self.features is None
-            else self.features
-        )
-        return self.names.ordered(others)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,7 +94,7 @@ def blocks(
         unit: the name of the column of units; or their ids, an array of shape (m,), for which all of `data` is read
             first. None: there are none.
     """
-    choice = _Choice(
+    choice = Choice(
         label=label if isinstance(label, str) else None,
         unit=unit if isinstance(unit, str) else None,
         features=None if features is None else list(features),
@@ -133,14 +111,14 @@ def blocks(
             yield replace(reduce(joined, pieces), unit=ids)
 
 
-def _blocks(data: Any, labels: Any, choice: _Choice) -> Iterator[Block]:
+def _blocks(data: Any, labels: Any, choice: Choice) -> Iterator[Block]:
     if labels is None and data is None:
         raise InvalidData("There are no records: give data, or labels.")
     whole = None if data is None else _whole(data, choice)
     if labels is not None:
         if data is not None and whole is None:
             if choice.unit is not None:
-                raise InvalidData(_NO_COLUMNS)
+                raise InvalidData(NO_COLUMNS)
             whole = Block(x=_features(data), y=None)
         x, ids = (None, None) if whole is None else (whole.x, whole.unit)
         yield Block(x=x, y=_labels(labels, choice.names), unit=ids)
@@ -154,38 +132,30 @@ def _blocks(data: Any, labels: Any, choice: _Choice) -> Iterator[Block]:
 
 def features_of(data: Any, width: int | None = None, names: Names = UNNAMED) -> Array:
     """Return (m, d) numbers or str objects from a data frame, a table, an array or a list of rows."""
-    block = _whole(data, _Choice(names=names))
+    block = _whole(data, Choice(names=names))
     x = _features(data) if block is None or block.x is None else block.x
     if width is not None and x.shape[1] != width:
         raise InvalidData(f"The model takes {width} features, but there are {x.shape[1]}.")
     return x
 
 
-def _whole(data: Any, choice: _Choice) -> Block | None:
+def _whole(data: Any, choice: Choice) -> Block | None:
     """Return all records of data that is one piece; None if it is none."""
     columns = _columns(data)
     if columns is not None:
         return _from_columns(columns, choice)
-    pair = isinstance(data, tuple) and len(data) == 2 and _depth(data[0]) == 2
+    pair = isinstance(data, tuple) and len(data) == 2 and depth(data[0]) == 2
     if not pair and not isinstance(data, np.ndarray):
         return None
     if any(each is not None for each in (choice.label, choice.unit, choice.features)):
-        raise InvalidData(_NO_COLUMNS)
+        raise InvalidData(NO_COLUMNS)
     return Block(x=_features(data[0]), y=_labels(data[1], choice.names)) if pair else Block(x=_features(data), y=None)
-
-
-def _depth(value: Any) -> int:
-    """Return how many dimensions a value has; of rows of different lengths, 2."""
-    try:
-        return np.ndim(value)
-    except ValueError:
-        return 2
 
 
 def _columns(data: Any) -> dict[str, Any] | None:
     """Return the columns of a frame, a table or a mapping by name; None of anything else."""
     if isinstance(data, Mapping):
-        return dict(data) if data and all(_depth(each) for each in data.values()) else None
+        return dict(data) if data and all(depth(each) for each in data.values()) else None
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
         names = list(data.columns)
         if len(set(names)) < len(names):
@@ -196,7 +166,7 @@ def _columns(data: Any) -> dict[str, Any] | None:
     return None
 
 
-def _from_columns(columns: dict[str, Any], choice: _Choice) -> Block:
+def _from_columns(columns: dict[str, Any], choice: Choice) -> Block:
     names, label, unit = choice.chosen(columns), choice.label, choice.unit
     for name in (*names, *(each for each in (label, unit) if each is not None)):
         if name not in columns:
@@ -289,7 +259,7 @@ def _checked(array: Array, place: str) -> Array:
     return array
 
 
-def _of_items(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
+def _of_items(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
     """Yield blocks as they come, and rows gathered to blocks."""
     before = 0
     made = _blocks_or_rows(items, choice)
@@ -297,19 +267,23 @@ def _of_items(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
         try:
             block = next(made, None)
         except InvalidRow as wrong:
-            raise InvalidRow(wrong.place, before + wrong.row) from None
+            raise wrong.after(before) from None
         if block is None:
             return
         before += len(block)
         yield block
 
 
-def _blocks_or_rows(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
-    rows: list[tuple[Any, Any, Any]] = []
+def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
+    rows: list[Row] = []
     for item in items:
-        whole = _whole(item, choice) if not _is_row(item) else None
-        if whole is None:
-            rows.append(_row(item, choice))
+        try:
+            whole = None if is_row(item) else _whole(item, choice)
+            row = read_row(item, choice) if whole is None else None
+        except InvalidRow as wrong:
+            raise wrong.after(len(rows)) from None
+        if row is not None:
+            rows.append(row)
         if rows and (whole is not None or len(rows) >= ROWS_GATHERED):
             yield _gathered(rows, choice.names)
             rows = []
@@ -319,46 +293,7 @@ def _blocks_or_rows(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
         yield _gathered(rows, choice.names)
 
 
-def _is_row(item: Any) -> bool:
-    if isinstance(item, Mapping):
-        return _is_record(item) or all(_depth(value) == 0 for value in item.values())
-    return isinstance(item, np.ndarray) and item.ndim < 2
-
-
-def _is_record(item: Mapping[str, Any]) -> bool:
-    """Whether it is a record as the service's NDJSON has it."""
-    by_name = isinstance(item.get("x"), Mapping)
-    return (
-        "x" in item
-        and (by_name or _depth(item["x"]) == 1)
-        and set(item) <= {"x", "y", "unit"}
-        and _depth(item.get("y", 0)) == 0
-        and _depth(item.get("unit", 0)) == 0
-    )
-
-
-def _row(item: Any, choice: _Choice) -> tuple[Any, Any, Any]:
-    """Return a row's features, its label and its unit; None for what it has not."""
-    if isinstance(item, Mapping):
-        if _is_record(item):
-            x = item["x"]
-            x = [x[name] for name in choice.names.ordered(list(x))] if isinstance(x, Mapping) else x
-            return x, item.get("y"), item.get("unit")
-        wanted, others = choice.chosen(item), (choice.label, choice.unit)
-        if any(name not in item for name in (*wanted, *others) if name is not None):
-            raise InvalidData("A row lacks a column that the others have.")
-        label, unit = (None if name is None else item[name] for name in others)
-        return [item[name] for name in wanted] or None, label, unit
-    if choice.unit is not None:
-        raise InvalidData(_NO_COLUMNS)
-    if isinstance(item, tuple) and len(item) == 2 and _depth(item[0]) == 1:
-        return *item, None
-    if _depth(item) == 1:
-        return item, None, None
-    raise InvalidData("A row must be a list of features, a pair of those and a label, or a mapping by column.")
-
-
-def _gathered(rows: list[tuple[Any, Any, Any]], names: Names) -> Block:
+def _gathered(rows: list[Row], names: Names) -> Block:
     columns = [list(column) for column in zip(*rows, strict=True)]
     for column in columns:
         if 0 < sum(each is None for each in column) < len(column):

@@ -34,14 +34,21 @@ class Names:
             classes=tuple(described.get("class_names") or ()),
         )
 
+    def match(self, features: Sequence[Any]) -> bool:
+        """Whether columns of features count by name: where both have names.
+
+        A single column of another name may hold lists of all features.
+        """
+        if not self.columns or not all(isinstance(name, str) for name in features):
+            return False
+        return len(features) != 1 or features[0] in self.columns or len(self.columns) == 1
+
     def ordered(self, features: Sequence[Any]) -> list[Any]:
         """Return the columns of features in the stream's order; as they are where the stream or they have no names.
 
-        A single column of another name may hold lists of all features. Raises InvalidData where columns are missing, or
-        are too many.
+        Raises InvalidData where columns are missing, or are too many.
         """
-        unnamed = not self.columns or not all(isinstance(name, str) for name in features)
-        if unnamed or (len(features) == 1 and features[0] not in self.columns and len(self.columns) > 1):
+        if not self.match(features):
             return list(features)
         missing = [name for name in self.columns if name not in features]
         if missing:

@@ -1,0 +1,100 @@
+"""Rows of an iterable, one by one, and the choice of columns to read. No error repeats a value or a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from perennial.errors import InvalidData, InvalidRow
+from perennial.names import UNNAMED, Names
+
+Row: TypeAlias = tuple[Any, Any, Any]
+"""A row's features, its label and its unit; None for what it has not."""
+
+NO_COLUMNS = "An array has no columns: give labels and units as arrays, and only the features wanted."
+PLACE = "The records"
+OTHER_COLUMNS = "has other columns than the first: give all records the same."
+LACKS_COLUMN = "lacks a column that the others have."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which columns are read: `label` of labels, `unit` of units, `features` of features; None: none, all others.
+
+    And the stream's names. One choice is for the items of one iterable: where the stream has no names, the first item
+    says in `first` which columns there are, and in which order.
+    """
+
+    label: str | None = None
+    unit: str | None = None
+    features: list[str] | None = None
+    names: Names = UNNAMED
+    first: list[Any] = field(default_factory=list)
+
+    def chosen(self, columns: Iterable[Any]) -> list[Any]:
+        """Return the columns of features in their order."""
+        if self.features is not None:
+            return self.names.ordered(self.features)
+        return self.ordered([name for name in columns if name not in (self.label, self.unit)])
+
+    def ordered(self, columns: list[Any]) -> list[Any]:
+        """Return columns that are all of features in the stream's order, or in that of the first item."""
+        return self.names.ordered(columns) if self.names.match(columns) else self._as_first(columns)
+
+    def _as_first(self, columns: list[Any]) -> list[Any]:
+        if not self.first:
+            self.first.extend(columns)
+        if set(columns) != set(self.first):
+            raise InvalidRow(PLACE, 0, OTHER_COLUMNS)
+        return list(self.first)
+
+
+def depth(value: Any) -> int:
+    """Return how many dimensions a value has; of rows of different lengths, 2."""
+    try:
+        return np.ndim(value)
+    except ValueError:
+        return 2
+
+
+def is_row(item: Any) -> bool:
+    """Whether an item is one row, and no table or array of several."""
+    if isinstance(item, Mapping):
+        return _is_record(item) or all(depth(value) == 0 for value in item.values())
+    return isinstance(item, np.ndarray) and item.ndim < 2
+
+
+def _is_record(item: Mapping[str, Any]) -> bool:
+    """Whether it is a record as the service's NDJSON has it."""
+    by_name = isinstance(item.get("x"), Mapping)
+    return (
+        "x" in item
+        and (by_name or depth(item["x"]) == 1)
+        and set(item) <= {"x", "y", "unit"}
+        and depth(item.get("y", 0)) == 0
+        and depth(item.get("unit", 0)) == 0
+    )
+
+
+def read_row(item: Any, choice: Choice) -> Row:
+    """Return the row. Raises InvalidRow with the number 0 where its columns are not those of the others."""
+    if isinstance(item, Mapping):
+        if _is_record(item):
+            x = item["x"]
+            x = [x[name] for name in choice.ordered(list(x))] if isinstance(x, Mapping) else x
+            return x, item.get("y"), item.get("unit")
+        wanted, others = choice.chosen(item), (choice.label, choice.unit)
+        if any(name not in item for name in (*wanted, *others) if name is not None):
+            raise InvalidRow(PLACE, 0, LACKS_COLUMN)
+        label, unit = (None if name is None else item[name] for name in others)
+        return [item[name] for name in wanted] or None, label, unit
+    if choice.unit is not None:
+        raise InvalidData(NO_COLUMNS)
+    if isinstance(item, tuple) and len(item) == 2 and depth(item[0]) == 1:
+        return *item, None
+    if depth(item) == 1:
+        return item, None, None
+    raise InvalidData("A row must be a list of features, a pair of those and a label, or a mapping by column.")
