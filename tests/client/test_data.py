@@ -227,6 +227,38 @@ def test_pieces_that_are_not_alike_are_refused(pieces, message):
         list(cut(blocks(iter(pieces))))
 
 
+MASKED = np.ma.masked_array(X, mask=[[0, 0], [0, 1], [0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("data", "label", "unit"),
+    [
+        (MASKED, None, None),
+        ((MASKED, Y), None, None),
+        (MASKED, Y, None),
+        (MASKED.tolist(fill_value=0.0), np.ma.masked_array(Y, mask=[0, 1, 0]), None),
+        ((X, np.ma.masked_array(Y, mask=[0, 1, 0])), None, None),
+        ({"a": X[:, 0], "b": MASKED[:, 1]}, None, None),
+        ({"a": X[:, 0], "y": np.ma.masked_array(Y, mask=[0, 1, 0])}, "y", None),
+        ({"x": MASKED}, None, None),
+        ({"x": [*MASKED]}, None, None),
+        (iter(MASKED), None, None),
+        (zip(MASKED, Y, strict=True), None, None),
+        (iter([MASKED[:1], MASKED[1:]]), None, None),
+        (X, Y, np.ma.masked_array(Y, mask=[0, 1, 0])),
+    ],
+)
+def test_what_is_masked_is_missing(data, label, unit):
+    with pytest.raises(InvalidRow) as refused:
+        list(blocks(data, label, unit=unit))
+    assert refused.value.row == 1
+
+
+def test_an_array_where_nothing_is_masked_is_read():
+    (block,) = blocks(np.ma.masked_array(X), np.ma.masked_array(Y, mask=[0, 0, 0]))
+    np.testing.assert_array_equal(block.x, X)
+
+
 SECRET = "a secret"
 
 

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from perennial.arrow_tables import SAME_NAME, columns_of
 from perennial.errors import InvalidData, InvalidRow
+from perennial.masks import unmasked
 from perennial.names import UNNAMED, Names
 from perennial.rows import NO_COLUMNS, Choice, Row, depth, is_row, read_row
 from perennial.units import ids_of
 
 Array: TypeAlias = NDArray[Any]
 ROWS_GATHERED = 10_000
+_LABELS = "The labels"
 _NUMBERS = "biuf"  # numpy's kinds
 _OTHERS_HAVE_NONE = "Some records have features, a label or a unit, and others have none."
 
@@ -121,7 +123,7 @@ def _blocks(data: Any, labels: Any, choice: Choice) -> Iterator[Block]:
                 raise InvalidData(NO_COLUMNS)
             whole = Block(x=_features(data), y=None)
         x, ids = (None, None) if whole is None else (whole.x, whole.unit)
-        yield Block(x=x, y=_labels(labels, choice.names), unit=ids)
+        yield Block(x=x, y=_labels(unmasked(labels, _LABELS), choice.names), unit=ids)
     elif whole is not None:
         yield whole
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
@@ -149,7 +151,9 @@ def _whole(data: Any, choice: Choice) -> Block | None:
         return None
     if any(each is not None for each in (choice.label, choice.unit, choice.features)):
         raise InvalidData(NO_COLUMNS)
-    return Block(x=_features(data[0]), y=_labels(data[1], choice.names)) if pair else Block(x=_features(data), y=None)
+    if not pair:
+        return Block(x=_features(data), y=None)
+    return Block(x=_features(data[0]), y=_labels(unmasked(data[1], _LABELS), choice.names))
 
 
 def _columns(data: Any) -> dict[str, Any] | None:
@@ -171,7 +175,8 @@ def _from_columns(columns: dict[str, Any], choice: Choice) -> Block:
     for name in (*names, *(each for each in (label, unit) if each is not None)):
         if name not in columns:
             raise InvalidData(f"There is no column {name!r}.")
-    y = None if label is None else _labels(columns[label], choice.names, f"Column {label!r}")
+    place = f"Column {label!r}"
+    y = None if label is None else _labels(unmasked(columns[label], place), choice.names, place)
     ids = None if unit is None else ids_of(columns[unit], f"Column {unit!r}")
     if not names:
         return Block(x=None, y=y, unit=ids)
@@ -191,18 +196,16 @@ def _beside(values: list[Array], names: list[str]) -> Array:
 
 def _column(values: Any, place: str) -> Array:
     """Return (m,), or (m, d) of a column of lists: numbers, or str objects."""
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise _ragged(place) from None
+    array = _as_array(values, place)
     if array.dtype.kind == "O" and len(array) and isinstance(array[0], list | tuple | np.ndarray):
-        array = _stacked(array, place)
+        array = _as_array(list(array), place)
     return _checked(array, place)
 
 
 def _features(data: Any) -> Array:
     """Return (m, d) of an array or a list of rows; a plain list of m values is one column."""
-    x = _checked(_stacked(data, "The features"), "The features")
+    rows = list(data) if isinstance(data, np.ndarray) and data.dtype.kind == "O" else data
+    x = _checked(_as_array(rows, "The features"), "The features")
     if x.ndim == 1:
         x = x[:, None]
     if x.ndim != 2:
@@ -226,15 +229,12 @@ def _labels(values: Any, names: Names, place: str = "The labels") -> Array:
     return y
 
 
-def _stacked(rows: Any, place: str) -> Array:
+def _as_array(values: Any, place: str) -> Array:
+    plain = unmasked(values, place)
     try:
-        return np.stack(list(rows)) if isinstance(rows, np.ndarray) and rows.dtype.kind == "O" else np.asarray(rows)
+        return np.asarray(plain)
     except ValueError:
-        raise _ragged(place) from None
-
-
-def _ragged(place: str) -> InvalidData:
-    return InvalidData(f"{place}: rows have different lengths.")
+        raise InvalidData(f"{place}: rows have different lengths.") from None
 
 
 def _checked(array: Array, place: str) -> Array:
