@@ -230,11 +230,18 @@ def _labels(values: Any, names: Names, place: str = "The labels") -> Array:
 
 
 def _as_array(values: Any, place: str) -> Array:
+    """Return an array; of texts, str objects. Raises InvalidData where numpy would make texts of a list's numbers."""
     plain = unmasked(values, place)
     try:
-        return np.asarray(plain)
+        array = np.asarray(plain)
+        if array.dtype.kind != "U" or isinstance(plain, np.ndarray):
+            return array
+        array = np.asarray(plain, dtype=object)
     except ValueError:
         raise InvalidData(f"{place}: rows have different lengths.") from None
+    if not all(isinstance(each, str) for each in array.flat):
+        raise InvalidData(f"{place}: some values are texts, and others numbers or missing: give one or the other.")
+    return array
 
 
 def _checked(array: Array, place: str) -> Array:
