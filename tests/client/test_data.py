@@ -259,6 +259,37 @@ def test_an_array_where_nothing_is_masked_is_read():
     np.testing.assert_array_equal(block.x, X)
 
 
+@pytest.mark.parametrize("label", [None, Y])
+@pytest.mark.parametrize("data", [X, X.tolist(), [tuple(row) for row in X], [{"x": row} for row in X.tolist()]])
+def test_features_are_not_chosen_where_there_are_no_names(data, label):
+    with pytest.raises(InvalidData, match="has no columns"):
+        list(blocks(data, label, ["b", "a"]))
+
+
+@pytest.mark.parametrize(
+    ("data", "label", "features"),
+    [
+        (pd.DataFrame(COLUMNS)[["b", "y", "a"]].itertuples(index=False), "y", ["a", "b"]),
+        (pd.DataFrame(COLUMNS).assign(other=0).itertuples(), "y", ["a", "b"]),
+        (zip(pd.DataFrame(X, columns=["a", "b"]).itertuples(index=False), Y, strict=True), None, None),
+        (zip(pd.DataFrame(X[:, ::-1], columns=["b", "a"]).itertuples(index=False), Y, strict=True), None, ["a", "b"]),
+        ([*pd.DataFrame(COLUMNS)[["b", "a"]].itertuples(index=False)], Y, ["a", "b"]),
+        ([{"b": b, "a": a} for a, b in X], Y, ["a", "b"]),
+        ([{"x": {"b": b, "a": a, "other": 0}, "y": y} for (a, b), y in zip(X, Y, strict=True)], None, ["a", "b"]),
+        ([{"x": x, "y": int(y)} for x, y in zip(X.tolist(), Y, strict=True)], "y", ["x"]),
+    ],
+)
+def test_rows_with_names_are_read_by_these(data, label, features):
+    (block,) = blocks(data, label, features)
+    np.testing.assert_array_equal(block.x, X)
+    np.testing.assert_array_equal(block.y, Y)
+
+
+def test_a_row_without_a_wanted_feature_is_named():
+    with pytest.raises(InvalidRow, match="row 1, counted from 0, lacks a column"):
+        list(blocks(iter([{"x": {"a": 1}}, {"x": {"b": 1}}]), features=["a"]))
+
+
 SECRET = "a secret"
 
 
@@ -286,6 +317,9 @@ SECRET = "a secret"
         (iter([{"a": 1.0, "y": 1}, {"a": 2.0}]), "y", "lacks a column"),
         (iter([SECRET]), None, "row"),
         (X, "y", "has no columns"),
+        (X.tolist(), "y", "has no columns"),
+        (iter(X), "y", "has no columns"),
+        (zip(X, Y, strict=True), "y", "has no columns"),
         (iter([(X, Y)]), "y", "has no columns"),
         (iter([([[1.0], [1.0, 2.0]], [0, 1])]), None, "lengths"),
         (iter([{"x": [[1.0], [1.0, 2.0]], "y": [0, 1]}]), "y", "lengths"),
@@ -347,6 +381,7 @@ def test_units_are_the_same_in_every_form(data, label, unit):
         (pd.DataFrame({"a": [1.0]}), None, "who", "'who'"),
         (X, Y, "who", "arrays"),
         (X.tolist(), Y, "who", "arrays"),
+        (zip(X.tolist(), Y, strict=True), None, "who", "arrays"),
         (iter([[1.0, 2.0]]), None, "who", "arrays"),
         (X, Y, IDS[:2], "3 records and 2 ids"),
         (iter([]), None, IDS, "no records, but 3 ids"),

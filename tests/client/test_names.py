@@ -43,6 +43,8 @@ SECRET = "zebra-crossing-7319"
         (iter(ROWS), "rain", None),
         ([{"x": {"wind": wind, "temp": temp}, "y": y} for (temp, wind), y in zip(X, WORDS, strict=True)], None, None),
         ([{"x": [temp, wind], "y": y} for (temp, wind), y in zip(X, WORDS, strict=True)], None, None),
+        (pd.DataFrame(MIXED).itertuples(index=False), "rain", None),
+        ([*pd.DataFrame(MIXED).drop(columns="rain").itertuples(index=False)], WORDS, None),
         (pa.table({"x": X.tolist(), "y": Y}), "y", None),
         (pd.DataFrame(X), Y, None),
         (X, WORDS, None),
@@ -146,6 +148,8 @@ def test_a_model_answers_with_names():
     with pytest.raises(InvalidData, match='no column "c0"'):
         named.predict(pd.DataFrame(X, columns=["temp", "wind"]))
     assert features_of([[1, 2]], 2, NAMES).tolist() == [[1, 2]]
+    assert features_of([{"wind": 2, "temp": 1}], 2, NAMES).tolist() == [[1, 2]]
+    assert features_of(pd.DataFrame(columns=["wind", "temp"], dtype=float), 2, NAMES).shape == (0, 2)
 
 
 def sent(service: Service, key: str, stream: str, frame) -> None:

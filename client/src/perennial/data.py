@@ -17,7 +17,7 @@ from perennial.arrow_tables import SAME_NAME, columns_of
 from perennial.errors import InvalidData, InvalidRow
 from perennial.masks import unmasked
 from perennial.names import UNNAMED, Names
-from perennial.rows import NO_COLUMNS, Choice, Row, depth, is_row, read_row
+from perennial.rows import NO_COLUMNS, Choice, Row, depth, has_names, is_row, read_row
 from perennial.units import ids_of
 
 Array: TypeAlias = NDArray[Any]
@@ -119,9 +119,7 @@ def _blocks(data: Any, labels: Any, choice: Choice) -> Iterator[Block]:
     whole = None if data is None else _whole(data, choice)
     if labels is not None:
         if data is not None and whole is None:
-            if choice.unit is not None:
-                raise InvalidData(NO_COLUMNS)
-            whole = Block(x=_features(data), y=None)
+            whole = _of_rows(data, choice)
         x, ids = (None, None) if whole is None else (whole.x, whole.unit)
         yield Block(x=x, y=_labels(unmasked(labels, _LABELS), choice.names), unit=ids)
     elif whole is not None:
@@ -134,8 +132,10 @@ def _blocks(data: Any, labels: Any, choice: Choice) -> Iterator[Block]:
 
 def features_of(data: Any, width: int | None = None, names: Names = UNNAMED) -> Array:
     """Return (m, d) numbers or str objects from a data frame, a table, an array or a list of rows."""
-    block = _whole(data, Choice(names=names))
-    x = _features(data) if block is None or block.x is None else block.x
+    choice = Choice(names=names)
+    block = _whole(data, choice)
+    block = _of_rows(data, choice) if block is None else block
+    x = _features(data) if block.x is None else block.x
     if width is not None and x.shape[1] != width:
         raise InvalidData(f"The model takes {width} features, but there are {x.shape[1]}.")
     return x
@@ -149,11 +149,20 @@ def _whole(data: Any, choice: Choice) -> Block | None:
     pair = isinstance(data, tuple) and len(data) == 2 and depth(data[0]) == 2
     if not pair and not isinstance(data, np.ndarray):
         return None
-    if any(each is not None for each in (choice.label, choice.unit, choice.features)):
+    if not choice.is_of_all:
         raise InvalidData(NO_COLUMNS)
     if not pair:
         return Block(x=_features(data), y=None)
     return Block(x=_features(data[0]), y=_labels(unmasked(data[1], _LABELS), choice.names))
+
+
+def _of_rows(rows: Any, choice: Choice) -> Block:
+    """Return the features of a list of rows."""
+    if isinstance(rows, list | tuple) and rows and has_names(rows[0]):
+        return reduce(joined, _of_items(rows, choice))
+    if not choice.is_of_all:
+        raise InvalidData(NO_COLUMNS)
+    return Block(x=_features(rows), y=None)
 
 
 def _columns(data: Any) -> dict[str, Any] | None:

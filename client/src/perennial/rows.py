@@ -34,14 +34,19 @@ class Choice:
     names: Names = UNNAMED
     first: list[Any] = field(default_factory=list)
 
+    @property
+    def is_of_all(self) -> bool:
+        """Whether all columns are features, so that they need no names."""
+        return self.label is None and self.unit is None and self.features is None
+
     def chosen(self, columns: Iterable[Any]) -> list[Any]:
         """Return the columns of features in their order."""
-        if self.features is not None:
-            return self.names.ordered(self.features)
         return self.ordered([name for name in columns if name not in (self.label, self.unit)])
 
     def ordered(self, columns: list[Any]) -> list[Any]:
-        """Return columns that are all of features in the stream's order, or in that of the first item."""
+        """Return those of the columns, none a label, that are features: in the stream's order, or the first one's."""
+        if self.features is not None:
+            return self.names.ordered(self.features)
         return self.names.ordered(columns) if self.names.match(columns) else self._as_first(columns)
 
     def _as_first(self, columns: list[Any]) -> list[Any]:
@@ -82,19 +87,42 @@ def _is_record(item: Mapping[str, Any]) -> bool:
 def read_row(item: Any, choice: Choice) -> Row:
     """Return the row. Raises InvalidRow with the number 0 where its columns are not those of the others."""
     if isinstance(item, Mapping):
-        if _is_record(item):
-            x = item["x"]
-            x = [x[name] for name in choice.ordered(list(x))] if isinstance(x, Mapping) else x
-            return x, item.get("y"), item.get("unit")
-        wanted, others = choice.chosen(item), (choice.label, choice.unit)
-        if any(name not in item for name in (*wanted, *others) if name is not None):
-            raise InvalidRow(PLACE, 0, LACKS_COLUMN)
-        label, unit = (None if name is None else item[name] for name in others)
-        return [item[name] for name in wanted] or None, label, unit
-    if choice.unit is not None:
+        return _of_record(item, choice) if _is_record(item) else _by_column(item, choice)
+    pair = isinstance(item, tuple) and len(item) == 2 and depth(item[0]) == 1
+    if has_names(item) and not (pair and choice.is_of_all):
+        return read_row(item._asdict(), choice)
+    if pair:
+        if choice.label is not None:
+            raise InvalidData(NO_COLUMNS)
+        x, _, unit = read_row(item[0], choice)
+        return x, item[1], unit
+    if depth(item) != 1:
+        raise InvalidData("A row must be a list of features, a pair of those and a label, or a mapping by column.")
+    if not choice.is_of_all:
         raise InvalidData(NO_COLUMNS)
-    if isinstance(item, tuple) and len(item) == 2 and depth(item[0]) == 1:
-        return *item, None
-    if depth(item) == 1:
-        return item, None, None
-    raise InvalidData("A row must be a list of features, a pair of those and a label, or a mapping by column.")
+    return item, None, None
+
+
+def has_names(row: Any) -> bool:
+    """Whether a row says which columns its values are of: a mapping or a named tuple."""
+    return isinstance(row, Mapping) or (isinstance(row, tuple) and hasattr(row, "_asdict"))
+
+
+def _of_record(record: Mapping[str, Any], choice: Choice) -> Row:
+    x = record["x"]
+    if isinstance(x, Mapping):
+        wanted = choice.ordered(list(x))
+        if any(name not in x for name in wanted):
+            raise InvalidRow(PLACE, 0, LACKS_COLUMN)
+        x = [x[name] for name in wanted]
+    elif choice.features not in (None, ["x"]):
+        raise InvalidData(NO_COLUMNS)
+    return x, record.get("y"), record.get("unit")
+
+
+def _by_column(row: Mapping[Any, Any], choice: Choice) -> Row:
+    wanted, others = choice.chosen(row), (choice.label, choice.unit)
+    if any(name not in row for name in (*wanted, *others) if name is not None):
+        raise InvalidRow(PLACE, 0, LACKS_COLUMN)
+    label, unit = (None if name is None else row[name] for name in others)
+    return [row[name] for name in wanted] or None, label, unit
