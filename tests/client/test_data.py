@@ -32,6 +32,16 @@ class Frame:
         return np.column_stack([*self._columns.values()])
 
 
+class Stream:
+    """An Arrow stream of other libraries."""
+
+    def __init__(self, values: list) -> None:
+        self._values = pa.chunked_array([values])
+
+    def __arrow_c_stream__(self, requested: object = None) -> object:
+        return self._values.__arrow_c_stream__(requested)
+
+
 ROWS = [{"a": a, "b": b, "y": int(y)} for (a, b), y in zip(X, Y, strict=True)]
 
 
@@ -327,6 +337,11 @@ SECRET = "a secret"
         (X, [0, 1], "3 rows of features and 2 labels"),
         (X, [[0, 1], [0, 1], [0, 1]], "one number"),
         (np.array([[1e39, 0.0]]), None, "row 0"),
+        (pd.Series([1.0, 2.0]), None, "no table"),
+        (pd.Series([SECRET, SECRET], name="title"), [0, 1], "no table"),
+        (iter([pd.Series([1.0, 2.0])]), None, "no table"),
+        (pa.chunked_array([[1.0, 2.0]]), None, "no table"),
+        (Stream([1.0, 2.0]), None, "no table"),
         (SECRET, None, "Give a data frame"),
         (7, None, "Give a data frame"),
         (None, None, "no records"),
@@ -341,6 +356,8 @@ def test_what_is_no_record_is_named_and_not_repeated(data, label, message):
 
 def test_features_of_another_number_are_refused():
     assert features_of(pd.DataFrame(X)).shape == (3, 2)
+    with pytest.raises(InvalidData, match=r"frame.iloc\[\[0\]\] of a row"):
+        features_of(pd.DataFrame(X).iloc[0])
     with pytest.raises(InvalidData, match="takes 3 features, but there are 2"):
         features_of(X, 3)
 

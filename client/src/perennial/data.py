@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from perennial.arrow_tables import SAME_NAME, columns_of
+from perennial.arrow_tables import NO_TABLE, SAME_NAME, columns_of
 from perennial.errors import InvalidData, InvalidRow
 from perennial.masks import unmasked
 from perennial.names import UNNAMED, Names
@@ -174,6 +174,8 @@ def _columns(data: Any) -> dict[str, Any] | None:
         if len(set(names)) < len(names):
             raise InvalidData(SAME_NAME)
         return {name: data[name].to_numpy() for name in names}
+    if hasattr(data, "__arrow_c_stream__") and hasattr(data, "to_numpy"):
+        raise InvalidData(NO_TABLE)
     if hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__next__"):
         return columns_of(data)
     return None
