@@ -202,6 +202,8 @@ def _beside(values: list[Array], names: list[str]) -> Array:
     for name, each in zip(names, values, strict=True):
         if each.ndim != 1:
             raise InvalidData(f"Column {name!r} holds lists; only a single column of features may.")
+        if len(each) != len(values[0]):
+            raise InvalidData(f"Column {names[0]!r} has {len(values[0])} rows, and column {name!r} has {len(each)}.")
     return np.column_stack(values)
 
 
@@ -266,6 +268,9 @@ def _checked(array: Array, place: str) -> Array:
             return array
         try:
             array = array.astype(np.float64)
+        except OverflowError:
+            row = next(row for row, each in enumerate(np.atleast_1d(array)) if any(map(_overflows, np.ravel(each))))
+            raise InvalidRow(place, row) from None
         except (TypeError, ValueError):
             raise InvalidData(f"{place}: some values are neither numbers nor texts, or missing.") from None
     if array.dtype.kind not in _NUMBERS:
@@ -275,6 +280,16 @@ def _checked(array: Array, place: str) -> Array:
     if not finite.all():
         raise InvalidRow(place, int(np.argwhere(~finite)[0][0]))
     return array
+
+
+def _overflows(value: Any) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return True
+    except (TypeError, ValueError):
+        pass
+    return False
 
 
 def _of_items(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
