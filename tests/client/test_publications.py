@@ -232,6 +232,32 @@ def test_settings_may_be_those_of_the_services_json(client):
     assert (stream.info()["budget"], publication.info()["privacy"]) == (loss, loss)
 
 
+def test_numbers_may_be_numpys(client):
+    whole, floating = np.int64, np.float32
+    stream = client.create_stream(
+        unique("stream"),
+        classes=whole(2),
+        columns={"a": np.array([0, 1]), "b": (whole(0), floating(1))},
+        epsilon=whole(4),
+        norm_bound=floating(3),
+    )
+    assert stream.info()["columns"][1]["range"] == [0, 1]
+    settings = {"mechanism": {"kind": "independent_batches", "batch": whole(10)}, "epsilon": np.float64(2)}
+    publication = client.publish(
+        unique("publication"), stream.name, learner={"kind": "output_perturbation"}, publish_delay=whole(0), **settings
+    )
+    appended = stream.append(X[:20], label=Y[:20], batch=whole(10), patience=floating(100), key="numpy")
+    assert (appended.records, len(appended.entries)) == (20, 2)
+    assert publication.latest(wait=floating(200), newer_than=whole(1)).version == 2
+    newest = publication.releases().to_frame()["version"].max()
+    with pytest.raises(NotYet, match="newer than version 2"):
+        publication.latest(newer_than=newest)
+    assert next(publication.follow(after=newest - 1)).version == publication.release(newest).version == 2
+    stream.erase(whole(1), whole(3))
+    with pytest.raises(TypeError, match="type set can't be sent"):
+        client.plan(stream.name, mechanism={"kind": {1}}, epsilon=1)
+
+
 def test_records_are_erased(client):
     stream, _ = start(client)
     appended = stream.append(X[:5], label=Y[:5])

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from perennial.errors import Halted, NotYet, UnknownServer
 from perennial.exchange import (
@@ -135,7 +138,7 @@ def latest(publication: str, wait: float, newer_than: int) -> Exchange[Model]:
 
     Raises NotYet where there is none in time, NotFound where there is no such publication.
     """
-    deadline = time.monotonic() + wait
+    deadline = time.monotonic() + float(wait)  # numpy's floats of 32 bits would round it
     while True:
         left = max(0.0, deadline - time.monotonic())
         answer = yield from _ask_latest(publication, min(math.ceil(left), LONGEST_WAIT_SECONDS), newer_than)
@@ -150,6 +153,11 @@ def latest(publication: str, wait: float, newer_than: int) -> Exchange[Model]:
         yield Pause(FIRST_PAUSE_SECONDS)  # a server that stops answers at once
     newer = f"newer than version {newer_than} " if newer_than else ""
     raise NotYet(f"There is no release {newer}yet: wait longer, or see in `info()` how many records are `due`.")
+
+
+def version_of(model: Model | int) -> int:
+    """Return a model's version, or the version that is given as any whole number, numpy's too."""
+    return model.version if isinstance(model, Model) else operator.index(model)
 
 
 def following(publication: str, after: int) -> Exchange[list[Model] | None]:
@@ -238,8 +246,15 @@ def _get(
     return json_object((yield from ask(Request(path=path, query=query or {}), patience=patience)))
 
 
+def _plain(value: Any) -> Any:
+    """Return numpy's numbers, and arrays of them, as Python's."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a value of type {type(value).__name__} can't be sent as JSON: give numbers, texts and lists")
+
+
 def _post(path: str, document: Mapping[str, Any], *, repeatable: bool = False) -> Exchange[dict[str, Any]]:
-    body = json.dumps(document, allow_nan=False).encode()
+    body = json.dumps(document, allow_nan=False, default=_plain).encode()
     headers = {"Content-Type": "application/json"}
     return json_object(
         (yield from ask(Request(method="POST", path=path, headers=headers, body=body, repeatable=repeatable)))
