@@ -229,7 +229,8 @@ class Publication:
         """Return the newest model.
 
         wait: for how many seconds to wait for one, if there is none yet that is newer than `newer_than`, a model or a
-        version. Raises NotYet where there is none in time.
+        version. Raises NotYet where there is none in time, or where the publication is stopped and has none; Halted
+        where it has halted.
         """
         return self._run(operations.latest(self.name, wait, version_of(newer_than)))
 
