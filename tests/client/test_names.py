@@ -147,6 +147,14 @@ def test_a_model_answers_with_names():
         plain.predict(X, names=True)
     with pytest.raises(InvalidData, match='no column "c0"'):
         named.predict(pd.DataFrame(X, columns=["temp", "wind"]))
+    with pytest.raises(
+        InvalidData, match="columns that the stream does not have: leave them out, such as the label's; the stream"
+    ):
+        named.predict(pd.DataFrame(X, columns=["c0", "c1"]).assign(rain=WORDS))
+    with pytest.raises(
+        InvalidData, match="takes 2 features, but there are 3: leave out what is none, such as the label"
+    ):
+        plain.predict(pd.DataFrame(X, columns=["c0", "c1"]).assign(rain=Y))
     assert features_of([[1, 2]], 2, NAMES).tolist() == [[1, 2]]
     assert features_of([{"wind": 2, "temp": 1}], 2, NAMES).tolist() == [[1, 2]]
     assert features_of(pd.DataFrame(columns=["wind", "temp"], dtype=float), 2, NAMES).shape == (0, 2)

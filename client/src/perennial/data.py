@@ -132,12 +132,13 @@ def _blocks(data: Any, labels: Any, choice: Choice) -> Iterator[Block]:
 
 def features_of(data: Any, width: int | None = None, names: Names = UNNAMED) -> Array:
     """Return (m, d) numbers or str objects from a data frame, a table, an array or a list of rows."""
-    choice = Choice(names=names)
+    choice = Choice(names=names, advice="such as the label's")
     block = _whole(data, choice)
     block = _of_rows(data, choice) if block is None else block
     x = _features(data) if block.x is None else block.x
     if width is not None and x.shape[1] != width:
-        raise InvalidData(f"The model takes {width} features, but there are {x.shape[1]}.")
+        more = ": leave out what is none, such as the label." if x.shape[1] > width else "."
+        raise InvalidData(f"The model takes {width} features, but there are {x.shape[1]}{more}")
     return x
 
 

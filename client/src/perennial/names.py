@@ -45,9 +45,10 @@ class Names:
         numbered = len(features) > 0 and not any(isinstance(name, str) for name in features)
         return bool(self.columns) and (known or not numbered)
 
-    def ordered(self, features: Sequence[Any]) -> list[Any]:
+    def ordered(self, features: Sequence[Any], advice: str) -> list[Any]:
         """Return the columns of features in the stream's order; as they are where they do not `match`.
 
+        advice: on columns too many, after "leave them out, ".
         Raises InvalidData where columns are missing, or are too many.
         """
         if not self.match(features):
@@ -59,7 +60,7 @@ class Names:
         if len(features) > len(self.columns):
             raise InvalidData(
                 f"There are {len(features) - len(self.columns)} columns that the stream does not have: leave them out, "
-                f"or give features=[…]; the stream's columns are {self._columns}."
+                f"{advice}; the stream's columns are {self._columns}."
             )
         return [by_name[name] for name in self.columns]
 

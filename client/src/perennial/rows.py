@@ -25,7 +25,7 @@ class Choice:
     """Which columns are read: `label` of labels, `unit` of units, `features` of features; None: none, all others.
 
     And the stream's names. One choice is for the items of one iterable: where the stream has no names, the first item
-    says in `first` which columns there are, and in which order.
+    says in `first` which columns there are, and in which order. advice: as for `Names.ordered`.
     """
 
     label: str | None = None
@@ -33,6 +33,7 @@ class Choice:
     features: list[str] | None = None
     names: Names = UNNAMED
     first: list[Any] = field(default_factory=list)
+    advice: str = "or give features=[…]"
 
     @property
     def is_of_all(self) -> bool:
@@ -46,8 +47,10 @@ class Choice:
     def ordered(self, columns: list[Any]) -> list[Any]:
         """Return those of the columns, none a label, that are features: in the stream's order, or the first one's."""
         if self.features is not None:
-            return self.names.ordered(self.features)
-        return self.names.ordered(columns) if self.names.match(columns) else self._as_first(columns)
+            return self.names.ordered(self.features, self.advice)
+        if not self.names.match(columns):
+            return self._as_first(columns)
+        return self.names.ordered(columns, self.advice)
 
     def _as_first(self, columns: list[Any]) -> list[Any]:
         if not self.first:
