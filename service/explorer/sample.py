@@ -85,7 +85,7 @@ def _number(value: Any) -> float:
     """Return it as a number; NaN if it is none."""
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 

@@ -73,8 +73,8 @@ def _ndjson(file: Path) -> Iterator[tuple[str, object]]:
             if not line.isspace():
                 try:
                     yield f"line {number}", json.loads(line)
-                except json.JSONDecodeError:
-                    raise Unusable(f"line {number} is no JSON") from None
+                except ValueError:
+                    raise Unusable(f"line {number} is no JSON, or has a number of too many digits") from None
 
 
 def _arrow(file: Path, *, parquet: bool) -> Iterator[tuple[str, object]]:

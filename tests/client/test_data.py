@@ -32,6 +32,16 @@ class Frame:
         return np.column_stack([*self._columns.values()])
 
 
+class Stream:
+    """An Arrow stream of other libraries."""
+
+    def __init__(self, values: list) -> None:
+        self._values = pa.chunked_array([values])
+
+    def __arrow_c_stream__(self, requested: object = None) -> object:
+        return self._values.__arrow_c_stream__(requested)
+
+
 ROWS = [{"a": a, "b": b, "y": int(y)} for (a, b), y in zip(X, Y, strict=True)]
 
 
@@ -184,6 +194,38 @@ def test_pieces_that_are_not_alike_are_refused(pieces, message):
         list(cut(blocks(iter(pieces))))
 
 
+MASKED = np.ma.masked_array(X, mask=[[0, 0], [0, 1], [0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("data", "label", "unit"),
+    [
+        (MASKED, None, None),
+        ((MASKED, Y), None, None),
+        (MASKED, Y, None),
+        (MASKED.tolist(fill_value=0.0), np.ma.masked_array(Y, mask=[0, 1, 0]), None),
+        ((X, np.ma.masked_array(Y, mask=[0, 1, 0])), None, None),
+        ({"a": X[:, 0], "b": MASKED[:, 1]}, None, None),
+        ({"a": X[:, 0], "y": np.ma.masked_array(Y, mask=[0, 1, 0])}, "y", None),
+        ({"x": MASKED}, None, None),
+        ({"x": [*MASKED]}, None, None),
+        (iter(MASKED), None, None),
+        (zip(MASKED, Y, strict=True), None, None),
+        (iter([MASKED[:1], MASKED[1:]]), None, None),
+        (X, Y, np.ma.masked_array(Y, mask=[0, 1, 0])),
+    ],
+)
+def test_what_is_masked_is_missing(data, label, unit):
+    with pytest.raises(InvalidRow) as refused:
+        list(blocks(data, label, unit=unit))
+    assert refused.value.row == 1
+
+
+def test_an_array_where_nothing_is_masked_is_read():
+    (block,) = blocks(np.ma.masked_array(X), np.ma.masked_array(Y, mask=[0, 0, 0]))
+    np.testing.assert_array_equal(block.x, X)
+
+
 SECRET = "a secret"
 
 
@@ -194,6 +236,13 @@ SECRET = "a secret"
         (pd.DataFrame({"a": [1.0, np.nan], "y": [0, 1]}), "y", "Column 'a': row 1"),
         (pd.DataFrame({"a": [1.0, 2.0], "y": [SECRET, SECRET]}), "y", "'y'"),
         (pd.DataFrame({"a": [1.0, 2.0], "b": [SECRET, SECRET], "y": [0, 1]}), "y", "texts"),
+        ({"a": [SECRET, np.nan]}, None, "Column 'a': some values are texts, and others numbers or missing"),
+        ({"a": [[SECRET, 1.5]]}, None, "Column 'a': some values are texts"),
+        ([[SECRET, 1.5]], None, "some values are texts"),
+        ([SECRET, np.nan], [0, 1], "some values are texts"),
+        ([["1", 2.5]], None, "some values are texts"),
+        (iter([{"a": SECRET, "b": 1.5}]), None, "some values are texts"),
+        (np.array([SECRET, np.nan], dtype=object), None, "some values are texts"),
         (pd.DataFrame({"a": [1.0], "y": [0]}), "z", "'z'"),
         (pd.DataFrame([[1.0, 2.0]], columns=["a", "a"]), None, "same name"),
         (pd.DataFrame({"a": pd.to_datetime(["2026-01-01"])}), None, "datetime64"),
@@ -204,6 +253,9 @@ SECRET = "a secret"
         (iter([{"a": 1.0, "y": 1}, {"a": 2.0}]), "y", "lacks a column"),
         (iter([SECRET]), None, "row"),
         (X, "y", "has no columns"),
+        (X.tolist(), "y", "has no columns"),
+        (iter(X), "y", "has no columns"),
+        (zip(X, Y, strict=True), "y", "has no columns"),
         (iter([(X, Y)]), "y", "has no columns"),
         (iter([([[1.0], [1.0, 2.0]], [0, 1])]), None, "lengths"),
         (iter([{"x": [[1.0], [1.0, 2.0]], "y": [0, 1]}]), "y", "lengths"),
@@ -211,6 +263,17 @@ SECRET = "a secret"
         (X, [0, 1], "3 rows of features and 2 labels"),
         (X, [[0, 1], [0, 1], [0, 1]], "one number"),
         (np.array([[1e39, 0.0]]), None, "row 0"),
+        ([[1, 1], [10**400, 1]], None, "The features: row 1, counted from 0, is missing or not finite"),
+        ({"a": [1, -(10**400)]}, None, "Column 'a': row 1"),
+        ({"a": [[1, 2.5], [10**400, 1]]}, None, "Column 'a': row 1"),
+        (iter([{"a": 1}, {"a": 10**400}]), None, "row 1"),
+        (X, [0, 1, 10**400], "The labels: row 2"),
+        ({"a": [1, 2], "b": [3]}, None, "Column 'a' has 2 rows, and column 'b' has 1"),
+        (pd.Series([1.0, 2.0]), None, "no table"),
+        (pd.Series([SECRET, SECRET], name="title"), [0, 1], "no table"),
+        (iter([pd.Series([1.0, 2.0])]), None, "no table"),
+        (pa.chunked_array([[1.0, 2.0]]), None, "no table"),
+        (Stream([1.0, 2.0]), None, "no table"),
         (SECRET, None, "Give a data frame"),
         (7, None, "Give a data frame"),
         (None, None, "no records"),
@@ -225,6 +288,8 @@ def test_what_is_no_record_is_named_and_not_repeated(data, label, message):
 
 def test_features_of_another_number_are_refused():
     assert features_of(pd.DataFrame(X)).shape == (3, 2)
+    with pytest.raises(InvalidData, match=r"frame.iloc\[\[0\]\] of a row"):
+        features_of(pd.DataFrame(X).iloc[0])
     with pytest.raises(InvalidData, match="takes 3 features, but there are 2"):
         features_of(X, 3)
 
@@ -265,6 +330,7 @@ def test_units_are_the_same_in_every_form(data, label, unit):
         (pd.DataFrame({"a": [1.0]}), None, "who", "'who'"),
         (X, Y, "who", "arrays"),
         (X.tolist(), Y, "who", "arrays"),
+        (zip(X.tolist(), Y, strict=True), None, "who", "arrays"),
         (iter([[1.0, 2.0]]), None, "who", "arrays"),
         (X, Y, IDS[:2], "3 records and 2 ids"),
         (iter([]), None, IDS, "no records, but 3 ids"),

@@ -88,3 +88,16 @@ def test_frames_are_read_by_the_names_of_columns():
     np.testing.assert_array_equal(estimator.predict(x), plain.predict(x))
     with pytest.raises(ValueError, match='There is no column "c1"'):
         estimator.predict(frame.rename(columns={"c1": "other"}))
+
+
+def test_a_score_takes_names_of_classes():
+    estimator = model("logistic", 2, named=True).to_sklearn()
+    x = np.random.default_rng(1).normal(size=(200, 2))
+    y = np.random.default_rng(2).integers(2, size=200)
+    names = np.array(["dry", "rain"])[y]
+    right = estimator.score(x, y)
+    assert 0 < right < 1
+    for labels in (names, names.tolist(), names.astype(object), pd.Series(names), pd.Series(names, dtype="category")):
+        assert estimator.score(x, labels) == right
+    with pytest.raises(ValueError, match="y: row 1 is no class"):
+        estimator.score(x[:2], ["dry", "snow"])

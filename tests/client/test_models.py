@@ -215,6 +215,17 @@ def test_a_histogram_predicts_nothing(service: Service, client):
             call()
 
 
+@pytest.mark.parametrize(
+    ("kind", "article"), [("preparation", "a preparation of features"), ("evaluation", "an evaluation of models")]
+)
+def test_what_is_known_and_predicts_nothing_says_so(kind, article):
+    metadata = {"publication": "p", "version": 1, "time": 3, "model": {"kind": kind, "features": 1}}
+    model = Model(parameters=np.zeros((1, 3)), metadata=metadata)
+    for call in (lambda: model.predict([[0.0]]), model.to_sklearn, model.to_onnx):
+        with pytest.raises(Unsupported, match=f"but {article}, so it predicts nothing"):
+            call()
+
+
 def test_every_combination_is_here():
     from service.learning.losses import LOSSES
     from service.streams.feature_maps.kinds import STEPS

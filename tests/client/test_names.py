@@ -43,6 +43,8 @@ SECRET = "zebra-crossing-7319"
         (iter(ROWS), "rain", None),
         ([{"x": {"wind": wind, "temp": temp}, "y": y} for (temp, wind), y in zip(X, WORDS, strict=True)], None, None),
         ([{"x": [temp, wind], "y": y} for (temp, wind), y in zip(X, WORDS, strict=True)], None, None),
+        (pd.DataFrame(MIXED).itertuples(index=False), "rain", None),
+        ([*pd.DataFrame(MIXED).drop(columns="rain").itertuples(index=False)], WORDS, None),
         (pa.table({"x": X.tolist(), "y": Y}), "y", None),
         (pd.DataFrame(X), Y, None),
         (X, WORDS, None),
@@ -54,6 +56,29 @@ def test_records_are_put_in_the_streams_order(data, label, features):
     pieces = list(blocks(data, label, features, NAMES))
     np.testing.assert_array_equal(np.concatenate([block.x for block in pieces]), X)
     np.testing.assert_array_equal(np.concatenate([block.y for block in pieces]), Y)
+
+
+def test_numbers_that_name_columns_count_by_name():
+    """A stream that was made from a frame has their digits as names."""
+    frame = pd.DataFrame(X)
+    names = Names(columns=tuple(stream_settings("days", epsilon=1, columns=frame, classes=2)["columns"]))
+    assert names.columns == ("0", "1")
+    for given in (frame[[1, 0]], iter([{1: wind, 0: temp} for temp, wind in X])):
+        (block,) = blocks(given, names=names)
+        np.testing.assert_array_equal(block.x, X)
+    with pytest.raises(InvalidData, match='no column "0"'):
+        list(blocks(frame[[1]].assign(wind=0.0), names=names))
+
+
+def test_columns_count_by_name_where_some_are_numbers():
+    names = Names(columns=("a", "b", "0"))
+    frame = pd.DataFrame([[2.0, 1.0, 3.0]], columns=["b", "a", 0])
+    (block,) = blocks(frame, names=names)
+    assert block.x.tolist() == [[1.0, 2.0, 3.0]]
+    with pytest.raises(InvalidData, match='no column "b"'):
+        list(blocks(frame.rename(columns={"b": 7}), names=names))
+    with pytest.raises(InvalidData, match='no column "b"'):
+        list(blocks(pd.DataFrame([[1.0, 2.0, 3.0]], columns=[0, "0", "a"]), names=names))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +93,7 @@ def test_records_are_put_in_the_streams_order(data, label, features):
             "There are 1 columns that the stream does not have: leave them out",
         ),
         (iter([{"temp": 1, SECRET: 2, "rain": "dry"}]), 'no column "wind"'),
+        (pd.DataFrame({"rain": WORDS}), 'no column "temp", "wind"'),
         (pd.DataFrame(MIXED | {"rain": ["dry", SECRET, "dry"]}), 'row 1 is no class: the classes are "dry", "rain"'),
     ],
 )
@@ -87,6 +113,7 @@ def test_labels_that_are_texts_need_names():
     [
         (["temp", "wind"], ["temp", "wind"]),
         ({"temp": (-30, 50), "wind": None}, [{"name": "temp", "range": [-30, 50]}, "wind"]),
+        ({0: (-30, 50), 1: None}, [{"name": "0", "range": [-30, 50]}, "1"]),
         ([{"name": "temp", "unit": "°C"}, "wind"], [{"name": "temp", "unit": "°C"}, "wind"]),
         (pd.DataFrame(columns=["temp", "rain", "wind"]), ["temp", "wind"]),
         (pa.table({"temp": [1], "rain": [1], "wind": [1]}), ["temp", "wind"]),
@@ -120,7 +147,17 @@ def test_a_model_answers_with_names():
         plain.predict(X, names=True)
     with pytest.raises(InvalidData, match='no column "c0"'):
         named.predict(pd.DataFrame(X, columns=["temp", "wind"]))
+    with pytest.raises(
+        InvalidData, match="columns that the stream does not have: leave them out, such as the label's; the stream"
+    ):
+        named.predict(pd.DataFrame(X, columns=["c0", "c1"]).assign(rain=WORDS))
+    with pytest.raises(
+        InvalidData, match="takes 2 features, but there are 3: leave out what is none, such as the label"
+    ):
+        plain.predict(pd.DataFrame(X, columns=["c0", "c1"]).assign(rain=Y))
     assert features_of([[1, 2]], 2, NAMES).tolist() == [[1, 2]]
+    assert features_of([{"wind": 2, "temp": 1}], 2, NAMES).tolist() == [[1, 2]]
+    assert features_of(pd.DataFrame(columns=["wind", "temp"], dtype=float), 2, NAMES).shape == (0, 2)
 
 
 def sent(service: Service, key: str, stream: str, frame) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import threading
 
 import httpx
@@ -47,8 +48,8 @@ def test_from_a_stream_to_its_ledger(client):
     assert publication.latest(newer_than=2).version == 3
     assert publication.release(1).time == 10
     assert [row["version"] for row in publication.releases()] == [3, 2, 1]
-    with pytest.raises(NotYet, match="newer than version 3"):
-        publication.latest(newer_than=3, wait=1)
+    with pytest.raises(NotYet, match="newer than version 3 and none will follow: the publication is stopped"):
+        publication.latest(newer_than=3, wait=100_000)
 
     ledger = client.ledger(stream.name)
     assert ledger.budget == {"epsilon": 4.0, "delta": 1e-6}
@@ -169,13 +170,39 @@ def test_waiting_goes_on_where_a_server_that_stops_answers_at_once():
     described = {"publication": "p", "version": 2, "model": {"kind": "histogram"}}
     model = perennial.Model(parameters=np.zeros((1, 2)), metadata=described)
     exchange = operations.latest("p", 100, 1)
-    first = next(exchange)
-    assert first.headers["Prefer"] == "wait=60"
-    assert isinstance(exchange.send(Answer(status=304, headers={}, body=b"")), Pause)
-    assert exchange.send(None) == first
+    assert "Prefer" not in next(exchange).headers
+    exchange.send(nothing := Answer(status=304, headers={}, body=b""))
+    waiting = exchange.send(running := Answer(status=200, headers={}, body=b'{"state":"running"}'))
+    assert waiting.headers["Prefer"] == "wait=60"
+    assert isinstance(exchange.send(nothing), Pause)
+    exchange.send(None)
+    assert exchange.send(running) == waiting
     with pytest.raises(StopIteration) as done:
         exchange.send(Answer(status=200, headers={}, body=model.to_safetensors()))
     assert done.value.value.metadata == described
+
+
+@pytest.mark.parametrize("wait", [0, 100])
+@pytest.mark.parametrize(
+    ("state", "error", "reason"),
+    [
+        ("halted", Halted, "p has halted: a cap"),
+        ("stopped", NotYet, "newer than version 1 and none will follow: .* stop"),
+    ],
+)
+def test_nobody_waits_for_a_publication_that_has_ended(state, error, reason, wait):
+    """The exchange, answered by hand. A release may have come between the first answer and the end."""
+    ended = Answer(status=200, headers={}, body=json.dumps({"state": state, "reason": "a cap"}).encode())
+    nothing = Answer(status=304, headers={}, body=b"")
+    described = {"publication": "p", "version": 2, "model": {"kind": "histogram"}}
+    model = perennial.Model(parameters=np.zeros((1, 2)), metadata=described)
+    for answer, raised in ((nothing, error), (Answer(status=200, headers={}, body=model.to_safetensors()), None)):
+        exchange = operations.latest("p", wait, 1)
+        next(exchange)
+        exchange.send(nothing)
+        assert "Prefer" not in exchange.send(ended).headers
+        with pytest.raises(raised or StopIteration, match=reason if raised else None):
+            exchange.send(answer)
 
 
 def test_a_halted_publication_says_why():
@@ -183,9 +210,8 @@ def test_a_halted_publication_says_why():
     exchange = operations.following("p", 0)
     next(exchange)
     exchange.send(Answer(status=200, headers={}, body=b'{"state":"halted","reason":"a cap"}'))
-    exchange.send(Answer(status=404, headers={}, body=b""))
     with pytest.raises(Halted, match="p has halted: a cap"):
-        exchange.send(Answer(status=200, headers={}, body=b'{"state":"halted","reason":"a cap"}'))
+        exchange.send(Answer(status=404, headers={}, body=b""))
 
 
 def test_what_is_not_there_is_not_found(client):
@@ -230,6 +256,32 @@ def test_settings_may_be_those_of_the_services_json(client):
         unique("publication"), stream.name, mechanism=BATCHES, learner={"kind": "output_perturbation"}, privacy=loss
     )
     assert (stream.info()["budget"], publication.info()["privacy"]) == (loss, loss)
+
+
+def test_numbers_may_be_numpys(client):
+    whole, floating = np.int64, np.float32
+    stream = client.create_stream(
+        unique("stream"),
+        classes=whole(2),
+        columns={"a": np.array([0, 1]), "b": (whole(0), floating(1))},
+        epsilon=whole(4),
+        norm_bound=floating(3),
+    )
+    assert stream.info()["columns"][1]["range"] == [0, 1]
+    settings = {"mechanism": {"kind": "independent_batches", "batch": whole(10)}, "epsilon": np.float64(2)}
+    publication = client.publish(
+        unique("publication"), stream.name, learner={"kind": "output_perturbation"}, publish_delay=whole(0), **settings
+    )
+    appended = stream.append(X[:20], label=Y[:20], batch=whole(10), patience=floating(100), key="numpy")
+    assert (appended.records, len(appended.entries)) == (20, 2)
+    assert publication.latest(wait=floating(200), newer_than=whole(1)).version == 2
+    newest = publication.releases().to_frame()["version"].max()
+    with pytest.raises(NotYet, match="newer than version 2"):
+        publication.latest(newer_than=newest)
+    assert next(publication.follow(after=newest - 1)).version == publication.release(newest).version == 2
+    stream.erase(whole(1), whole(3))
+    with pytest.raises(TypeError, match="type set can't be sent"):
+        client.plan(stream.name, mechanism={"kind": {1}}, epsilon=1)
 
 
 def test_records_are_erased(client):

@@ -67,6 +67,13 @@ def test_records_as_a_stream_takes_them_are_a_sample(tmp_path):
         ("a.ndjson", '{"x": 1, "y": 2}\n[1, 2]\n', None, "line 2 is no object"),
         ("a.ndjson", '{"x": 1, "y": 2}\n{"x": 1}\n', None, "line 2 has other columns"),
         ("a.ndjson", '{"x": 1, "y": 2}\nx\n', None, "line 2 is no JSON"),
+        (
+            "a.ndjson",
+            '{"x": 1, "y": 2}\n{"x": 1%s, "y": 2}\n' % ("0" * 5000),
+            None,
+            "line 2 is no JSON, or has a number",
+        ),
+        ("a.ndjson", '{"x": 1%s, "y": 2}\n' % ("0" * 400), None, "line 1: column x is not a finite number"),
         ("a.ndjson", '{"x": null, "y": 2}\n', None, "line 1: column x is not a finite number"),
         ("a.ndjson", '{"x": 1, "y": null}\n', None, "line 1 has no label"),
         ("a.csv", "x,x,y\n", None, "two columns have the same name"),

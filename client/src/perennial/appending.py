@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -60,8 +61,10 @@ def append(
     """Append all records of `data`, batch by batch, none of them twice. The arguments are those of `Stream.append`."""
     if key is not None and not 1 <= len(key) <= LONGEST_KEY:
         raise ValueError(f"key must have 1 to {LONGEST_KEY} characters")
+    batch = None if batch is None else operator.index(batch)  # numpy's whole numbers too
     if batch is not None and batch < 1:
         raise ValueError("batch must be at least 1")
+    patience = float(patience)
     root = key or uuid.uuid4().hex
     batches = cut(blocks(data, label, features, schema.names, unit), batch, schema.most_records)
     records, entries = 0, []

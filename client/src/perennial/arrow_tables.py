@@ -15,16 +15,29 @@ from perennial.extras import needs
 
 Array: TypeAlias = NDArray[Any]
 SAME_NAME = "Two columns have the same name."
+NO_TABLE = (
+    "A single column or row is no table: give a frame, such as series.to_frame() of a column or frame.iloc[[0]] of a "
+    "row; or rows, such as row.to_dict()."
+)
 
 
 def columns_of(data: Any) -> dict[str, Array]:
-    """Return the columns, (m,) each, of anything that offers an Arrow stream. Raises InvalidData if names repeat."""
+    """Return the columns, (m,) each, of anything that offers an Arrow stream. Raises InvalidData if it is no table."""
     with needs("arrow"):
         import pyarrow as pa
-    table = data if isinstance(data, pa.RecordBatch) else pa.RecordBatchReader.from_stream(data).read_all()
+    table = data if isinstance(data, pa.RecordBatch) else _reader(data).read_all()
     if len(set(table.column_names)) < len(table.column_names):
         raise InvalidData(SAME_NAME)
     return {name: _array(column) for name, column in zip(table.column_names, table.columns, strict=True)}
+
+
+def _reader(data: Any) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except pa.ArrowInvalid:
+        raise InvalidData(NO_TABLE) from None
 
 
 def _array(column: Any) -> Array:

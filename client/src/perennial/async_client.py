@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from perennial import appending, operations, settings
 from perennial.exchange import PATIENCE_SECONDS
 from perennial.journal import opened
+from perennial.operations import version_of
 from perennial.progress import reporting
 from perennial.schema import Schema
 from perennial.transport import AsyncTransport
@@ -187,7 +188,7 @@ class AsyncPublication:
 
     async def latest(self, wait: float = 0.0, *, newer_than: Model | int = 0) -> Model:
         """Return the newest model, as `Publication.latest` does."""
-        return await self._run(operations.latest(self.name, wait, _version(newer_than)))
+        return await self._run(operations.latest(self.name, wait, version_of(newer_than)))
 
     async def release(self, version: int) -> Model:
         """Return one release. It never changes."""
@@ -199,7 +200,9 @@ class AsyncPublication:
 
     async def follow(self, *, after: Model | int | None = None) -> AsyncIterator[Model]:
         """Yield every model as it is published, as `Publication.follow` does."""
-        start = max(0, await self._run(operations.newest_version(self.name)) - 1) if after is None else _version(after)
+        start = (
+            max(0, await self._run(operations.newest_version(self.name)) - 1) if after is None else version_of(after)
+        )
         while (models := await self._run(operations.following(self.name, start))) is not None:
             for model in models:
                 yield model
@@ -212,7 +215,3 @@ class AsyncPublication:
     async def stop(self) -> dict[str, Any]:
         """Stop the publication for ever, and return it. Releases stay, and what is not spent is given back."""
         return await self._run(operations.stop(self.name))
-
-
-def _version(model: Model | int) -> int:
-    return model if isinstance(model, int) else model.version

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from perennial import appending, operations, settings
 from perennial.exchange import PATIENCE_SECONDS
 from perennial.journal import opened
+from perennial.operations import version_of
 from perennial.progress import reporting
 from perennial.schema import Schema
 from perennial.transport import Transport
@@ -228,9 +229,10 @@ class Publication:
         """Return the newest model.
 
         wait: for how many seconds to wait for one, if there is none yet that is newer than `newer_than`, a model or a
-        version. Raises NotYet where there is none in time.
+        version. Raises NotYet where there is none in time, or where the publication is stopped and has none; Halted
+        where it has halted.
         """
-        return self._run(operations.latest(self.name, wait, _version(newer_than)))
+        return self._run(operations.latest(self.name, wait, version_of(newer_than)))
 
     def release(self, version: int) -> Model:
         """Return one release. It never changes."""
@@ -246,7 +248,7 @@ class Publication:
         after: a model or a version; default: the newest is the first to come. It ends once the publication is stopped,
         and raises Halted once it has halted.
         """
-        start = max(0, self._run(operations.newest_version(self.name)) - 1) if after is None else _version(after)
+        start = max(0, self._run(operations.newest_version(self.name)) - 1) if after is None else version_of(after)
         while (models := self._run(operations.following(self.name, start))) is not None:
             for model in models:
                 yield model
@@ -259,7 +261,3 @@ class Publication:
     def stop(self) -> dict[str, Any]:
         """Stop the publication for ever, and return it. Releases stay, and what is not spent is given back."""
         return self._run(operations.stop(self.name))
-
-
-def _version(model: Model | int) -> int:
-    return model if isinstance(model, int) else model.version

@@ -13,38 +13,18 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from perennial.arrow_tables import SAME_NAME, columns_of
+from perennial.arrow_tables import NO_TABLE, SAME_NAME, columns_of
 from perennial.errors import InvalidData, InvalidRow
+from perennial.masks import unmasked
 from perennial.names import UNNAMED, Names
+from perennial.rows import NO_COLUMNS, Choice, Row, depth, has_names, is_row, read_row
 from perennial.units import ids_of
 
 Array: TypeAlias = NDArray[Any]
 ROWS_GATHERED = 10_000
+_LABELS = "The labels"
 _NUMBERS = "biuf"  # numpy's kinds
-_NO_COLUMNS = "An array has no columns: give labels and units as arrays, and only the features wanted."
 _OTHERS_HAVE_NONE = "Some records have features, a label or a unit, and others have none."
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Choice:
-    """Which columns are read: `label` of labels, `unit` of units, `features` of features; None: none, all others.
-
-    And the stream's names.
-    """
-
-    label: str | None = None
-    unit: str | None = None
-    features: list[str] | None = None
-    names: Names = UNNAMED
-
-    def chosen(self, columns: Iterable[Any]) -> list[Any]:
-        """Return the columns of features in their order."""
-        others = (
-            [name for name in columns if name not in (self.label, self.unit)]
-            if self.features is None
-            else self.features
-        )
-        return self.names.ordered(others)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,7 +96,7 @@ def blocks(
         unit: the name of the column of units; or their ids, an array of shape (m,), for which all of `data` is read
             first. None: there are none.
     """
-    choice = _Choice(
+    choice = Choice(
         label=label if isinstance(label, str) else None,
         unit=unit if isinstance(unit, str) else None,
         features=None if features is None else list(features),
@@ -133,17 +113,15 @@ def blocks(
             yield replace(reduce(joined, pieces), unit=ids)
 
 
-def _blocks(data: Any, labels: Any, choice: _Choice) -> Iterator[Block]:
+def _blocks(data: Any, labels: Any, choice: Choice) -> Iterator[Block]:
     if labels is None and data is None:
         raise InvalidData("There are no records: give data, or labels.")
     whole = None if data is None else _whole(data, choice)
     if labels is not None:
         if data is not None and whole is None:
-            if choice.unit is not None:
-                raise InvalidData(_NO_COLUMNS)
-            whole = Block(x=_features(data), y=None)
+            whole = _of_rows(data, choice)
         x, ids = (None, None) if whole is None else (whole.x, whole.unit)
-        yield Block(x=x, y=_labels(labels, choice.names), unit=ids)
+        yield Block(x=x, y=_labels(unmasked(labels, _LABELS), choice.names), unit=ids)
     elif whole is not None:
         yield whole
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
@@ -154,54 +132,63 @@ def _blocks(data: Any, labels: Any, choice: _Choice) -> Iterator[Block]:
 
 def features_of(data: Any, width: int | None = None, names: Names = UNNAMED) -> Array:
     """Return (m, d) numbers or str objects from a data frame, a table, an array or a list of rows."""
-    block = _whole(data, _Choice(names=names))
-    x = _features(data) if block is None or block.x is None else block.x
+    choice = Choice(names=names, advice="such as the label's")
+    block = _whole(data, choice)
+    block = _of_rows(data, choice) if block is None else block
+    x = _features(data) if block.x is None else block.x
     if width is not None and x.shape[1] != width:
-        raise InvalidData(f"The model takes {width} features, but there are {x.shape[1]}.")
+        more = ": leave out what is none, such as the label." if x.shape[1] > width else "."
+        raise InvalidData(f"The model takes {width} features, but there are {x.shape[1]}{more}")
     return x
 
 
-def _whole(data: Any, choice: _Choice) -> Block | None:
+def _whole(data: Any, choice: Choice) -> Block | None:
     """Return all records of data that is one piece; None if it is none."""
     columns = _columns(data)
     if columns is not None:
         return _from_columns(columns, choice)
-    pair = isinstance(data, tuple) and len(data) == 2 and _depth(data[0]) == 2
+    pair = isinstance(data, tuple) and len(data) == 2 and depth(data[0]) == 2
     if not pair and not isinstance(data, np.ndarray):
         return None
-    if any(each is not None for each in (choice.label, choice.unit, choice.features)):
-        raise InvalidData(_NO_COLUMNS)
-    return Block(x=_features(data[0]), y=_labels(data[1], choice.names)) if pair else Block(x=_features(data), y=None)
+    if not choice.is_of_all:
+        raise InvalidData(NO_COLUMNS)
+    if not pair:
+        return Block(x=_features(data), y=None)
+    return Block(x=_features(data[0]), y=_labels(unmasked(data[1], _LABELS), choice.names))
 
 
-def _depth(value: Any) -> int:
-    """Return how many dimensions a value has; of rows of different lengths, 2."""
-    try:
-        return np.ndim(value)
-    except ValueError:
-        return 2
+def _of_rows(rows: Any, choice: Choice) -> Block:
+    """Return the features of a list of rows."""
+    if isinstance(rows, list | tuple) and rows and has_names(rows[0]):
+        return reduce(joined, _of_items(rows, choice))
+    if not choice.is_of_all:
+        raise InvalidData(NO_COLUMNS)
+    return Block(x=_features(rows), y=None)
 
 
 def _columns(data: Any) -> dict[str, Any] | None:
     """Return the columns of a frame, a table or a mapping by name; None of anything else."""
     if isinstance(data, Mapping):
-        return dict(data) if data and all(_depth(each) for each in data.values()) else None
+        return dict(data) if data and all(depth(each) for each in data.values()) else None
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
         names = list(data.columns)
         if len(set(names)) < len(names):
             raise InvalidData(SAME_NAME)
         return {name: data[name].to_numpy() for name in names}
+    if hasattr(data, "__arrow_c_stream__") and hasattr(data, "to_numpy"):
+        raise InvalidData(NO_TABLE)
     if hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__next__"):
         return columns_of(data)
     return None
 
 
-def _from_columns(columns: dict[str, Any], choice: _Choice) -> Block:
+def _from_columns(columns: dict[str, Any], choice: Choice) -> Block:
     names, label, unit = choice.chosen(columns), choice.label, choice.unit
     for name in (*names, *(each for each in (label, unit) if each is not None)):
         if name not in columns:
             raise InvalidData(f"There is no column {name!r}.")
-    y = None if label is None else _labels(columns[label], choice.names, f"Column {label!r}")
+    place = f"Column {label!r}"
+    y = None if label is None else _labels(unmasked(columns[label], place), choice.names, place)
     ids = None if unit is None else ids_of(columns[unit], f"Column {unit!r}")
     if not names:
         return Block(x=None, y=y, unit=ids)
@@ -216,23 +203,23 @@ def _beside(values: list[Array], names: list[str]) -> Array:
     for name, each in zip(names, values, strict=True):
         if each.ndim != 1:
             raise InvalidData(f"Column {name!r} holds lists; only a single column of features may.")
+        if len(each) != len(values[0]):
+            raise InvalidData(f"Column {names[0]!r} has {len(values[0])} rows, and column {name!r} has {len(each)}.")
     return np.column_stack(values)
 
 
 def _column(values: Any, place: str) -> Array:
     """Return (m,), or (m, d) of a column of lists: numbers, or str objects."""
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise _ragged(place) from None
+    array = _as_array(values, place)
     if array.dtype.kind == "O" and len(array) and isinstance(array[0], list | tuple | np.ndarray):
-        array = _stacked(array, place)
+        array = _as_array(list(array), place)
     return _checked(array, place)
 
 
 def _features(data: Any) -> Array:
     """Return (m, d) of an array or a list of rows; a plain list of m values is one column."""
-    x = _checked(_stacked(data, "The features"), "The features")
+    rows = list(data) if isinstance(data, np.ndarray) and data.dtype.kind == "O" else data
+    x = _checked(_as_array(rows, "The features"), "The features")
     if x.ndim == 1:
         x = x[:, None]
     if x.ndim != 2:
@@ -256,15 +243,19 @@ def _labels(values: Any, names: Names, place: str = "The labels") -> Array:
     return y
 
 
-def _stacked(rows: Any, place: str) -> Array:
+def _as_array(values: Any, place: str) -> Array:
+    """Return an array; of texts, str objects. Raises InvalidData where numpy would make texts of a list's numbers."""
+    plain = unmasked(values, place)
     try:
-        return np.stack(list(rows)) if isinstance(rows, np.ndarray) and rows.dtype.kind == "O" else np.asarray(rows)
+        array = np.asarray(plain)
+        if array.dtype.kind != "U" or isinstance(plain, np.ndarray):
+            return array
+        array = np.asarray(plain, dtype=object)
     except ValueError:
-        raise _ragged(place) from None
-
-
-def _ragged(place: str) -> InvalidData:
-    return InvalidData(f"{place}: rows have different lengths.")
+        raise InvalidData(f"{place}: rows have different lengths.") from None
+    if not all(isinstance(each, str) for each in array.flat):
+        raise InvalidData(f"{place}: some values are texts, and others numbers or missing: give one or the other.")
+    return array
 
 
 def _checked(array: Array, place: str) -> Array:
@@ -278,6 +269,9 @@ def _checked(array: Array, place: str) -> Array:
             return array
         try:
             array = array.astype(np.float64)
+        except OverflowError:
+            row = next(row for row, each in enumerate(np.atleast_1d(array)) if any(map(_overflows, np.ravel(each))))
+            raise InvalidRow(place, row) from None
         except (TypeError, ValueError):
             raise InvalidData(f"{place}: some values are neither numbers nor texts, or missing.") from None
     if array.dtype.kind not in _NUMBERS:
@@ -289,7 +283,17 @@ def _checked(array: Array, place: str) -> Array:
     return array
 
 
-def _of_items(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
+def _overflows(value: Any) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return True
+    except (TypeError, ValueError):
+        pass
+    return False
+
+
+def _of_items(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
     """Yield blocks as they come, and rows gathered to blocks."""
     before = 0
     made = _blocks_or_rows(items, choice)
@@ -297,19 +301,23 @@ def _of_items(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
         try:
             block = next(made, None)
         except InvalidRow as wrong:
-            raise InvalidRow(wrong.place, before + wrong.row) from None
+            raise wrong.after(before) from None
         if block is None:
             return
         before += len(block)
         yield block
 
 
-def _blocks_or_rows(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
-    rows: list[tuple[Any, Any, Any]] = []
+def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
+    rows: list[Row] = []
     for item in items:
-        whole = _whole(item, choice) if not _is_row(item) else None
-        if whole is None:
-            rows.append(_row(item, choice))
+        try:
+            whole = None if is_row(item) else _whole(item, choice)
+            row = read_row(item, choice) if whole is None else None
+        except InvalidRow as wrong:
+            raise wrong.after(len(rows)) from None
+        if row is not None:
+            rows.append(row)
         if rows and (whole is not None or len(rows) >= ROWS_GATHERED):
             yield _gathered(rows, choice.names)
             rows = []
@@ -319,46 +327,7 @@ def _blocks_or_rows(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
         yield _gathered(rows, choice.names)
 
 
-def _is_row(item: Any) -> bool:
-    if isinstance(item, Mapping):
-        return _is_record(item) or all(_depth(value) == 0 for value in item.values())
-    return isinstance(item, np.ndarray) and item.ndim < 2
-
-
-def _is_record(item: Mapping[str, Any]) -> bool:
-    """Whether it is a record as the service's NDJSON has it."""
-    by_name = isinstance(item.get("x"), Mapping)
-    return (
-        "x" in item
-        and (by_name or _depth(item["x"]) == 1)
-        and set(item) <= {"x", "y", "unit"}
-        and _depth(item.get("y", 0)) == 0
-        and _depth(item.get("unit", 0)) == 0
-    )
-
-
-def _row(item: Any, choice: _Choice) -> tuple[Any, Any, Any]:
-    """Return a row's features, its label and its unit; None for what it has not."""
-    if isinstance(item, Mapping):
-        if _is_record(item):
-            x = item["x"]
-            x = [x[name] for name in choice.names.ordered(list(x))] if isinstance(x, Mapping) else x
-            return x, item.get("y"), item.get("unit")
-        wanted, others = choice.chosen(item), (choice.label, choice.unit)
-        if any(name not in item for name in (*wanted, *others) if name is not None):
-            raise InvalidData("A row lacks a column that the others have.")
-        label, unit = (None if name is None else item[name] for name in others)
-        return [item[name] for name in wanted] or None, label, unit
-    if choice.unit is not None:
-        raise InvalidData(_NO_COLUMNS)
-    if isinstance(item, tuple) and len(item) == 2 and _depth(item[0]) == 1:
-        return *item, None
-    if _depth(item) == 1:
-        return item, None, None
-    raise InvalidData("A row must be a list of features, a pair of those and a label, or a mapping by column.")
-
-
-def _gathered(rows: list[tuple[Any, Any, Any]], names: Names) -> Block:
+def _gathered(rows: list[Row], names: Names) -> Block:
     columns = [list(column) for column in zip(*rows, strict=True)]
     for column in columns:
         if 0 < sum(each is None for each in column) < len(column):

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _URN = "urn:perennial:problem:"
+_NOT_FINITE = "is missing or not finite as a 32-bit float. Fill or drop such rows."
 
 
 class PerennialError(Exception):
@@ -20,17 +21,18 @@ class InvalidData(PerennialError, ValueError):
 
 
 class InvalidRow(InvalidData):
-    """A row that is missing, or not finite. row: its number, from 0 for the first record of the call."""
+    """A row that is missing, not finite, or not as the others. row: its number, from 0 for the first of the call."""
 
-    def __init__(self, place: str, row: int) -> None:
-        super().__init__(place, row)
-        self.place, self.row = place, row
+    def __init__(self, place: str, row: int, reason: str = _NOT_FINITE) -> None:
+        super().__init__(place, row, reason)
+        self.place, self.row, self.reason = place, row, reason
 
     def __str__(self) -> str:
-        return (
-            f"{self.place}: row {self.row}, counted from 0, is missing or not finite as a 32-bit float. "
-            "Fill or drop such rows."
-        )
+        return f"{self.place}: row {self.row}, counted from 0, {self.reason}"
+
+    def after(self, rows: int) -> InvalidRow:
+        """Return the error with its row counted from so many rows before."""
+        return InvalidRow(self.place, rows + self.row, self.reason)
 
 
 class Unreachable(PerennialError):

@@ -70,6 +70,13 @@ class PrivateClassifier(ClassifierMixin, _Frozen):  # type: ignore[misc] # sciki
         """Return the class of each record, (m,)."""
         return self.model.predict(self._checked(X))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
+        """Return the share of records that are predicted right. y: classes 0, 1, …, or their names."""
+        classes = np.asarray(y)
+        if self.model.class_names and any(isinstance(each, str) for each in classes.flat):
+            classes = self.model.names.numbers(classes, "y")
+        return float(super().score(X, classes, sample_weight))
+
     def decision_function(self, X: Any) -> Floats:  # noqa: N803
         """Return (m,) scores that are positive for class 1 of two classes, or (m, classes) scores of more."""
         margins = self.model.margins(self._checked(X))

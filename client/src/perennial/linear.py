@@ -19,6 +19,12 @@ Floats: TypeAlias = NDArray[np.float64]
 
 INFLATION = 1.0 + 2.0**-20  # by which the service rounds norms up
 _HALF = math.sqrt(0.5) * (1.0 - 2.0**-50)
+_OTHERS = {
+    "histogram": "a histogram",
+    "encoder": "an encoder",
+    "preparation": "a preparation of features",
+    "evaluation": "an evaluation of models",
+}
 LOSSES = ("logistic", "softmax", "huber_hinge", "squared")
 
 
@@ -99,10 +105,8 @@ def build(description: Mapping[str, Any], parameters: Floats, encoder: Floats | 
     encoder, if the description names one.
     """
     kind, loss = description.get("kind"), description.get("loss")
-    if kind in ("histogram", "encoder"):
-        raise Unsupported(
-            f"This release is no model of labels but {'a histogram' if kind == 'histogram' else 'an encoder'}."
-        )
+    if kind in _OTHERS:
+        raise Unsupported(f"This release is no model of labels but {_OTHERS[kind]}, so it predicts nothing.")
     if kind != "linear" or loss not in LOSSES:
         raise Unsupported(
             "This release is a kind of model that this version of perennial-client does not know: update it."

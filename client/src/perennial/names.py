@@ -34,24 +34,35 @@ class Names:
             classes=tuple(described.get("class_names") or ()),
         )
 
-    def ordered(self, features: Sequence[Any]) -> list[Any]:
-        """Return the columns of features in the stream's order; as they are where the stream or they have no names.
+    def match(self, features: Sequence[Any]) -> bool:
+        """Whether columns of features count by name: the stream has names, and they are not all strange numbers.
 
-        A single column of another name may hold lists of all features. Raises InvalidData where columns are missing, or
-        are too many.
+        A number is the name of its digits. A single column of another name may hold lists of all features.
         """
-        unnamed = not self.columns or not all(isinstance(name, str) for name in features)
-        if unnamed or (len(features) == 1 and features[0] not in self.columns and len(self.columns) > 1):
+        known = any(str(name) in self.columns for name in features)
+        if len(features) == 1 and len(self.columns) > 1:
+            return known
+        numbered = len(features) > 0 and not any(isinstance(name, str) for name in features)
+        return bool(self.columns) and (known or not numbered)
+
+    def ordered(self, features: Sequence[Any], advice: str) -> list[Any]:
+        """Return the columns of features in the stream's order; as they are where they do not `match`.
+
+        advice: on columns too many, after "leave them out, ".
+        Raises InvalidData where columns are missing, or are too many.
+        """
+        if not self.match(features):
             return list(features)
-        missing = [name for name in self.columns if name not in features]
+        by_name = {str(name): name for name in features}
+        missing = [name for name in self.columns if name not in by_name]
         if missing:
             raise InvalidData(f"There is no column {_listed(missing)}: the stream's columns are {self._columns}.")
         if len(features) > len(self.columns):
             raise InvalidData(
                 f"There are {len(features) - len(self.columns)} columns that the stream does not have: leave them out, "
-                f"or give features=[…]; the stream's columns are {self._columns}."
+                f"{advice}; the stream's columns are {self._columns}."
             )
-        return list(self.columns)
+        return [by_name[name] for name in self.columns]
 
     def numbers(self, labels: NDArray[Any], place: str) -> NDArray[np.int64]:
         """Return texts as numbers of classes. Raises InvalidData where one is no name of a class."""
@@ -79,7 +90,9 @@ def described(columns: Any, label: str | None) -> list[Any]:
     which the column `label` is left out. No range is read off records.
     """
     if isinstance(columns, Mapping):
-        return [name if each is None else {"name": name, "range": list(each)} for name, each in columns.items()]
+        return [
+            f"{name}" if each is None else {"name": f"{name}", "range": list(each)} for name, each in columns.items()
+        ]
     names = getattr(columns, "column_names", getattr(columns, "columns", columns))
     return [each if isinstance(each, Mapping) else str(each) for each in names if each != label]
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from perennial.errors import Halted, NotYet, UnknownServer
 from perennial.exchange import (
@@ -133,23 +136,48 @@ def release(publication: str, version: int) -> Exchange[Model]:
 def latest(publication: str, wait: float, newer_than: int) -> Exchange[Model]:
     """Return the newest model, once its version is greater than `newer_than`; wait for it up to `wait` seconds.
 
-    Raises NotYet where there is none in time, NotFound where there is no such publication.
+    Raises NotYet where there is none in time, or where the publication is stopped; Halted where it has halted; NotFound
+    where there is no such publication.
     """
-    deadline = time.monotonic() + wait
-    while True:
-        left = max(0.0, deadline - time.monotonic())
-        answer = yield from _ask_latest(publication, min(math.ceil(left), LONGEST_WAIT_SECONDS), newer_than)
-        if answer.status == 200:
-            model = Model.from_safetensors(answer.body)
-            if model.version > newer_than:
-                return (yield from _with_encoder(publication, model))
-        if answer.status == 404:
-            yield from information("publications", publication)  # raises NotFound where it is the publication
-        if time.monotonic() >= deadline:
-            break
-        yield Pause(FIRST_PAUSE_SECONDS)  # a server that stops answers at once
-    newer = f"newer than version {newer_than} " if newer_than else ""
-    raise NotYet(f"There is no release {newer}yet: wait longer, or see in `info()` how many records are `due`.")
+    deadline = time.monotonic() + float(wait)  # numpy's floats of 32 bits would round it
+    model = yield from _newer(publication, 0, newer_than)
+    while model is None:
+        # The state first: a publication that has ended releases nothing after this.
+        described = yield from _get(path_of("publications", publication), patience=PATIENCE_SECONDS)
+        running, left = described["state"] == "running", max(0.0, deadline - time.monotonic())
+        if running and not left:
+            raise NotYet(
+                f"There is no release {_than(newer_than)}yet: wait longer, or see in `info()` how many records are "
+                "`due`."
+            )
+        model = yield from _newer(publication, min(math.ceil(left), LONGEST_WAIT_SECONDS) if running else 0, newer_than)
+        if model is None and not running:
+            _raise_halted(publication, described)
+            raise NotYet(f"There is no release {_than(newer_than)}and none will follow: the publication is stopped.")
+        if model is None:
+            yield Pause(FIRST_PAUSE_SECONDS)  # a server that stops answers at once
+    return (yield from _with_encoder(publication, model))
+
+
+def _than(version: int) -> str:
+    return f"newer than version {version} " if version else ""
+
+
+def _newer(publication: str, wait: int, version: int) -> Exchange[Model | None]:
+    """Return the newest model, without its encoder; None: none is newer than that version within so many seconds."""
+    answer = yield from _ask_latest(publication, wait, version)
+    model = Model.from_safetensors(answer.body) if answer.status == 200 else None
+    return model if model is not None and model.version > version else None
+
+
+def _raise_halted(publication: str, described: Mapping[str, Any]) -> None:
+    if described["state"] == "halted":
+        raise Halted(f"The publication {publication} has halted: {described['reason']}")
+
+
+def version_of(model: Model | int) -> int:
+    """Return a model's version, or the version that is given as any whole number, numpy's too."""
+    return model.version if isinstance(model, Model) else operator.index(model)
 
 
 def following(publication: str, after: int) -> Exchange[list[Model] | None]:
@@ -157,21 +185,16 @@ def following(publication: str, after: int) -> Exchange[list[Model] | None]:
 
     Raises Halted where the publication has halted and all its models are read.
     """
-    path = path_of("publications", publication)
     # The state first: a publication that has ended releases nothing after this.
-    state = (yield from _get(path, patience=PATIENCE_SECONDS))["state"]
-    wait = LONGEST_WAIT_SECONDS if state == "running" else 0
-    answer = yield from _ask_latest(publication, wait, after)
-    if answer.status == 200:
-        newest = Model.from_safetensors(answer.body)
-        if newest.version > after:
-            return (yield from _models_between(publication, after, newest))
-    if state == "running":
+    described = yield from _get(path_of("publications", publication), patience=PATIENCE_SECONDS)
+    running = described["state"] == "running"
+    newest = yield from _newer(publication, LONGEST_WAIT_SECONDS if running else 0, after)
+    if newest is not None:
+        return (yield from _models_between(publication, after, newest))
+    if running:
         yield Pause(FIRST_PAUSE_SECONDS)
         return []
-    if state == "halted":
-        reason = (yield from _get(path))["reason"]
-        raise Halted(f"The publication {publication} has halted: {reason}")
+    _raise_halted(publication, described)
     return None
 
 
@@ -238,8 +261,15 @@ def _get(
     return json_object((yield from ask(Request(path=path, query=query or {}), patience=patience)))
 
 
+def _plain(value: Any) -> Any:
+    """Return numpy's numbers, and arrays of them, as Python's."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a value of type {type(value).__name__} can't be sent as JSON: give numbers, texts and lists")
+
+
 def _post(path: str, document: Mapping[str, Any], *, repeatable: bool = False) -> Exchange[dict[str, Any]]:
-    body = json.dumps(document, allow_nan=False).encode()
+    body = json.dumps(document, allow_nan=False, default=_plain).encode()
     headers = {"Content-Type": "application/json"}
     return json_object(
         (yield from ask(Request(method="POST", path=path, headers=headers, body=body, repeatable=repeatable)))

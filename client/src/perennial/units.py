@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perennial.errors import InvalidData
+from perennial.masks import unmasked
 
 Array: TypeAlias = NDArray[Any]
 
 
 def ids_of(values: Any, place: str = "The units") -> Array:
     """Return (m,) texts and whole numbers. Raises InvalidData where a value is neither, or missing."""
+    values = unmasked(values, place)
     ids = _listed(values) if isinstance(values, list | tuple) else np.asarray(_plain(values))
     if ids.ndim == 2 and ids.shape[1] == 1:
         ids = ids[:, 0]

@@ -1,0 +1,84 @@
+"""Rows of an iterable: the first says which columns there are, and names say which values are of which."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from perennial.data import blocks
+from perennial.errors import InvalidData, InvalidRow
+from tests.client.test_data import COLUMNS, ROWS, X, Y
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [*ROWS[:2], dict(reversed(ROWS[2].items()))],
+        [pd.DataFrame(COLUMNS)[:2], pd.DataFrame(COLUMNS)[2:][["b", "y", "a"]]],
+        [ROWS[0], pa.table(COLUMNS).slice(1).select(["y", "b", "a"])],
+        [pd.DataFrame(X[:2]).assign(y=Y[:2]), pd.DataFrame(X[2:])[[1, 0]].assign(y=Y[2:])],
+    ],
+)
+def test_the_first_item_says_in_which_order_columns_are(items):
+    pieces = list(blocks(iter(items), "y"))
+    np.testing.assert_array_equal(np.concatenate([block.x for block in pieces]), X)
+
+
+def test_records_by_name_are_in_the_order_of_the_first():
+    (block,) = blocks(iter([{"x": {"a": 1, "y": 2}, "y": 0}, {"x": {"y": 4, "a": 3}, "y": 1}]), "y")
+    assert block.x.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("items", "label", "row"),
+    [
+        ([{"a": 1, "b": 2}, {"a": 3, "b": 4}, {"a": 5, "secret": 6}], None, 2),
+        ([{"a": 1, "b": 2}, {"a": 3, "b": 4, "secret": 6}], None, 1),
+        ([{"a": 1, "b": 2, "y": 0}, {"a": 3, "y": 1}], "y", 1),
+        ([{"x": {"a": 1, "b": 2}}, {"x": {"a": 1, "secret": 2}}], None, 1),
+        ([pd.DataFrame(X, columns=["a", "b"]), pd.DataFrame(X, columns=["a", "secret"])], None, 3),
+        ([{"a": 1, "b": 2}, pd.DataFrame(X, columns=["a", "secret"])], None, 1),
+    ],
+)
+def test_items_of_other_columns_than_the_first_are_refused(items, label, row):
+    with pytest.raises(InvalidRow, match=f"row {row}, counted from 0, has other columns") as refused:
+        list(blocks(iter(items), label))
+    assert refused.value.row == row
+    assert "secret" not in str(refused.value)
+
+
+def test_a_row_of_a_frame_is_counted_after_the_rows_before_it():
+    with pytest.raises(InvalidRow) as refused:
+        list(blocks(iter([{"a": 1.0}, {"a": 2.0}, pd.DataFrame({"a": [3.0, np.nan]})])))
+    assert refused.value.row == 3
+
+
+@pytest.mark.parametrize("label", [None, Y])
+@pytest.mark.parametrize("data", [X, X.tolist(), [tuple(row) for row in X], [{"x": row} for row in X.tolist()]])
+def test_features_are_not_chosen_where_there_are_no_names(data, label):
+    with pytest.raises(InvalidData, match="has no columns"):
+        list(blocks(data, label, ["b", "a"]))
+
+
+@pytest.mark.parametrize(
+    ("data", "label", "features"),
+    [
+        (pd.DataFrame(COLUMNS)[["b", "y", "a"]].itertuples(index=False), "y", ["a", "b"]),
+        (pd.DataFrame(COLUMNS).assign(other=0).itertuples(), "y", ["a", "b"]),
+        (zip(pd.DataFrame(X, columns=["a", "b"]).itertuples(index=False), Y, strict=True), None, None),
+        (zip(pd.DataFrame(X[:, ::-1], columns=["b", "a"]).itertuples(index=False), Y, strict=True), None, ["a", "b"]),
+        ([*pd.DataFrame(COLUMNS)[["b", "a"]].itertuples(index=False)], Y, ["a", "b"]),
+        ([{"b": b, "a": a} for a, b in X], Y, ["a", "b"]),
+        ([{"x": {"b": b, "a": a, "other": 0}, "y": y} for (a, b), y in zip(X, Y, strict=True)], None, ["a", "b"]),
+        ([{"x": x, "y": int(y)} for x, y in zip(X.tolist(), Y, strict=True)], "y", ["x"]),
+    ],
+)
+def test_rows_with_names_are_read_by_these(data, label, features):
+    (block,) = blocks(data, label, features)
+    np.testing.assert_array_equal(block.x, X)
+    np.testing.assert_array_equal(block.y, Y)
+
+
+def test_a_row_without_a_wanted_feature_is_named():
+    with pytest.raises(InvalidRow, match="row 1, counted from 0, lacks a column"):
+        list(blocks(iter([{"x": {"a": 1}}, {"x": {"b": 1}}]), features=["a"]))
