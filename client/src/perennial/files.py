@@ -59,15 +59,19 @@ def _csv(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
         import pyarrow as pa
         from pyarrow import csv
 
+        quoted = csv.ParseOptions(newlines_in_values=True)  # else a block of 1 MiB may end within a record
         # Types are guessed from the beginning, where numbers may all be whole.
-        with _read_by_arrow(file) as source, csv.open_csv(source) as first:
+        with _read_by_arrow(file) as source, csv.open_csv(source, parse_options=quoted) as first:
             types = {
                 field.name: pa.float64() if pa.types.is_integer(field.type) else field.type for field in first.schema
             }
         if wanted.text in types:
             types[wanted.text] = pa.string()
         options = csv.ConvertOptions(column_types=types)
-        with _read_by_arrow(file) as source, csv.open_csv(source, convert_options=options) as batches:
+        with (
+            _read_by_arrow(file) as source,
+            csv.open_csv(source, parse_options=quoted, convert_options=options) as batches,
+        ):
             yield from batches
 
 
