@@ -20,17 +20,19 @@ class InvalidData(PerennialError, ValueError):
 
 
 class InvalidRow(InvalidData):
-    """A row that is missing, or not finite. row: its number, from 0 for the first record of the call."""
+    """A row that can't be a record. row: its number, from 0 for the first record of the call."""
 
-    def __init__(self, place: str, row: int) -> None:
-        super().__init__(place, row)
-        self.place, self.row = place, row
+    def __init__(
+        self,
+        place: str,
+        row: int,
+        reason: str = "is missing or not finite as a 32-bit float. Fill or drop such rows.",
+    ) -> None:
+        super().__init__(place, row, reason)
+        self.place, self.row, self.reason = place, row, reason
 
     def __str__(self) -> str:
-        return (
-            f"{self.place}: row {self.row}, counted from 0, is missing or not finite as a 32-bit float. "
-            "Fill or drop such rows."
-        )
+        return f"{self.place}: row {self.row}, counted from 0, {self.reason}"
 
 
 class Unreachable(PerennialError):

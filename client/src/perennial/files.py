@@ -20,21 +20,23 @@ class _Wanted(NamedTuple):
     """As for `read`."""
 
     columns: Sequence[str] | None
-    text: str | None
+    is_text: Callable[[str], bool]
 
 
 def read(
-    file: LocalFile | StoredObject, columns: Sequence[str] | None = None, text: str | None = None
+    file: LocalFile | StoredObject,
+    columns: Sequence[str] | None = None,
+    is_text: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[Any]:
     """Yield tables, or rows, of a file, as `Stream.append` takes them. Raises InvalidData for what can't be read.
 
-    columns: that are enough, where the file can be read by columns; default all. text: a column of texts, also where
-    they look like numbers.
+    columns: that are enough, where the file can be read by columns; default all. is_text: tells of a column's name
+    whether a file without types holds texts there, also where they look like numbers.
     """
     reader = _READERS.get(_ending(file))
     if reader is None:
         raise InvalidData(f"{file.name}: its name must end in {', '.join(sorted(_READERS))}.")
-    return reader(file, _Wanted(columns, text))
+    return reader(file, _Wanted(columns, is_text))
 
 
 def _ending(file: LocalFile | StoredObject) -> str:
@@ -62,11 +64,10 @@ def _csv(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
         quoted = csv.ParseOptions(newlines_in_values=True)  # else a block of 1 MiB may end within a record
         # Types are guessed from the beginning, where numbers may all be whole.
         with _read_by_arrow(file) as source, csv.open_csv(source, parse_options=quoted) as first:
-            types = {
+            guessed = {
                 field.name: pa.float64() if pa.types.is_integer(field.type) else field.type for field in first.schema
             }
-        if wanted.text in types:
-            types[wanted.text] = pa.string()
+        types = {name: pa.string() if wanted.is_text(name) else kind for name, kind in guessed.items()}
         options = csv.ConvertOptions(column_types=types)
         with (
             _read_by_arrow(file) as source,

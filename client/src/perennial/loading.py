@@ -62,8 +62,10 @@ def _load(stream: Stream, file: LocalFile | StoredObject, options: argparse.Name
     key = "load-" + hashlib.sha256(f"{stream.name} {name}".encode()).hexdigest()
     others = [column for column in (options.label, options.unit) if column]
     columns = None if options.features is None else [*options.features, *others]
+    names = stream._schema().names  # noqa: SLF001 - of this package
+    texts = [options.unit, *([options.label] if names.classes else [])]
     appended = stream.append(
-        files.read(file, columns, options.unit),
+        files.read(file, columns, lambda column: column in texts),
         label=options.label,
         unit=options.unit,
         features=options.features,
