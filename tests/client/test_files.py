@@ -6,6 +6,7 @@ import random
 import pytest
 
 from perennial import files
+from perennial.errors import InvalidData
 from perennial.stores import LocalFile
 
 SECRET = "a-secret"
@@ -44,3 +45,12 @@ def test_texts_are_those_that_python_reads(tmp_path, seed):
         writer = csv.writer(opened, quoting=quoting, lineterminator=chance.choice(["\n", "\r\n"]))
         writer.writerows([[f"c{number}" for number in range(width)], *[["x"] * width], *texts])
     assert [list(row.values()) for row in rows(LocalFile(path))][1:] == texts
+
+
+@pytest.mark.parametrize(
+    "line", ['{"a": 1, "a": 2}', '{"x": {"a": 1, "a": 1}, "y": 0}', '{"x": [1], "y": 0, "\\u0079": 1}']
+)
+def test_a_name_twice_in_an_object_is_refused(tmp_path, line):
+    file = written(tmp_path / "days.ndjson", '{"a": 1}\n' + line)
+    with pytest.raises(InvalidData, match="line 2 has a name twice"):
+        list(files.read(file))

@@ -47,13 +47,26 @@ def _ndjson(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
     with file.opened() as opened:
         for number, line in enumerate(iter(opened.readline, b""), start=1):
             try:
-                row = json.loads(bytes(line)) if bytes(line).strip() else None
-            except ValueError:
+                row = json.loads(bytes(line), object_pairs_hook=_members) if bytes(line).strip() else None
+            except _NameTwice:
+                raise InvalidData(f"{file.name}: line {number} has a name twice in one object.") from None
+            except (ValueError, RecursionError):
                 row = line
             if row is not None and not isinstance(row, dict):
                 raise InvalidData(f"{file.name}: line {number} is no JSON object.")
             if row is not None:
                 yield row
+
+
+class _NameTwice(Exception):
+    """Which of both values counts, nobody can tell."""
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise _NameTwice
+    return members
 
 
 def _csv(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
