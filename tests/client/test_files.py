@@ -1,9 +1,12 @@
 """Files are read as they are written, and an error says what is wrong with one, without a word of what is in it."""
 
 import csv
+import io
 import random
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from perennial import files
 from perennial.errors import InvalidData
@@ -54,3 +57,68 @@ def test_a_name_twice_in_an_object_is_refused(tmp_path, line):
     file = written(tmp_path / "days.ndjson", '{"a": 1}\n' + line)
     with pytest.raises(InvalidData, match="line 2 has a name twice"):
         list(files.read(file))
+
+
+def as_parquet() -> bytes:
+    sink = io.BytesIO()
+    parquet.write_table(pa.table({"a": [float(row) for row in range(50_000)]}), sink)
+    content = bytearray(sink.getvalue())
+    content[1000:200_000] = bytes(199_000)
+    return bytes(content)
+
+
+def as_arrow() -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"a": [float(row) for row in range(50_000)]})
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as opened:
+        opened.write_table(table)
+    content = bytearray(sink.getvalue())
+    content[5000:20_000] = bytes(15_000)
+    return bytes(content)
+
+
+UTF_8, DAMAGED = "it is not UTF-8: save it as UTF-8", "it is damaged, or no file of that kind"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("days.csv", "", "it is empty"),
+        ("days.csv", "a,b", "no records follow the header"),
+        ("days.csv", "\n\n", "no records follow the header"),
+        (
+            "days.csv",
+            f"a,b\n1,2\n{SECRET}\n1,2\n",
+            "row 3, of which the header is the first, has 1 values, and the header 2",
+        ),
+        (
+            "days.csv",
+            "a,b\n" + "1,2\n" * 400_000 + f"1,{SECRET},3\n",
+            "row 400002, .* has 3 values, and the header 2 names",
+        ),
+        ("days.csv", "a,b\n1,2\n".encode("utf-16"), UTF_8),
+        ("days.csv", "a,b\n1,2\n".encode("utf-16-le"), UTF_8),
+        ("days.csv", "Größe,b\n1,2\n".encode("latin-1"), UTF_8),
+        ("days.csv", "a,b\nGröße,2\n".encode("latin-1"), UTF_8),
+        ("days.csv", 'a,b\n1,2\n"x,2\n' + "1,2\n" * 1_000_000, "longer than 1 MiB, or a quote is never closed"),
+        ("days.csv", "a,b\n" + "1,2\n" * 400_000 + f"1,{SECRET}\n", "must hold numbers, or texts, throughout"),
+        ("days.parquet", "", "it is empty"),
+        ("days.parquet", SECRET, DAMAGED),
+        ("days.parquet", as_parquet(), DAMAGED),
+        ("days.arrow", "", "it is empty"),
+        ("days.arrow", as_arrow(), DAMAGED),
+        ("days.arrow", as_arrow()[:3000], DAMAGED),
+    ],
+    ids=range(17),
+)
+def test_an_error_says_what_is_wrong_with_a_file(tmp_path, name, content, reason):
+    with pytest.raises(InvalidData, match=f"{name}: it can't be read as .*{reason}") as refused:
+        list(files.read(written(tmp_path / name, content)))
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["days.csv", "days.parquet", "days.arrow", "days.ndjson"])
+def test_files_that_are_not_there_are_named(tmp_path, name):
+    with pytest.raises(FileNotFoundError) as missing:
+        list(files.read(LocalFile(tmp_path / name)))
+    assert missing.value.filename == str(tmp_path / name)

@@ -112,7 +112,11 @@ SECRET = "a-secret"
         ("days.csv", f"a,b,rain\n1,2,0\n{SECRET},2,1\n", "'a'|texts"),
         ("days.csv", "a,b,rain\n" + "1,2,0\n" * 400_000 + f"{SECRET},2,1\n", "can't be read as csv"),
         ("days.csv", "a,b,rain\n1,2,0\n1,,1\n", "'b': row 1,"),
-        ("days.csv", f"a,b,rain\n1,2,0\n1,{SECRET}\n", "can't be read as csv"),
+        (
+            "days.csv",
+            f"a,b,rain\n1,2,0\n1,{SECRET}\n",
+            "row 3, of which the header is the first, has 2 values, and the header 3",
+        ),
         ("days.ndjson", f'{{"a":1,"b":2,"rain":0}}\n{SECRET}\n', "line 2 is no JSON object"),
         ("days.parquet", SECRET, "can't be read as parquet"),
         ("days.arrow", SECRET, "can't be read as arrow"),
