@@ -159,3 +159,46 @@ def test_the_command_of_the_service_hands_it_over(service: Service, client, key_
     )
     assert (loaded.returncode, loaded.stdout) == (0, f"{path}: {RECORDS} records accepted\n"), loaded.stderr
     numbered(stream, RECORDS)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:9411",
+        "http://h:abc",
+        "http://h:99999",
+        "http://h:0",
+        "http://[::1",
+        "http://",
+        "http://a..b",
+        "ftp://h",
+    ],
+)
+def test_an_address_that_is_none_is_refused(key_file, capsys, url):
+    arguments = ["days", "days.csv", "--url", url, "--key-file", str(key_file)]
+    assert command.main(["load", *arguments]) == 1
+    assert capsys.readouterr().err.startswith("perennial: url must be the address of a server, such as http://")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", SECRET.encode("utf-16"), f"{SECRET}ü".encode("latin-1"), b"a-secret\nb"]
+)
+def test_a_file_that_holds_no_key_is_refused(service: Service, load, key_file, tmp_path, capsys, content):
+    key_file.write_bytes(content)
+    assert load("days", tmp_path / "days.csv") == 1
+    error = capsys.readouterr().err
+    assert f"{key_file} holds no key: it must hold the text of one key" in error
+    assert SECRET not in error
+
+
+@pytest.mark.parametrize("batch", ["0", "-1", "many", "1.5"])
+def test_a_batch_is_a_number_of_records(load, capsys, batch):
+    with pytest.raises(SystemExit):
+        load("days", "days.csv", "--batch", batch)
+    assert "--batch: it must be a whole number, at least 1" in capsys.readouterr().err
+
+
+def test_a_key_may_begin_with_a_byte_order_mark(service: Service, load, key_file, tmp_path):
+    key_file.write_text(f"{service.admin_key}\n", encoding="utf-8-sig")
+    WRITERS["days.csv"](tmp_path / "days.csv", FRAME)
+    assert load(service.stream(), tmp_path / "days.csv") == 0

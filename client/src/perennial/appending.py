@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from perennial.batches import Batch, cut, one_by_one, ready
 from perennial.data import blocks
-from perennial.errors import InvalidRecords, Problem
+from perennial.errors import InvalidArgument, InvalidRecords, Problem
 from perennial.exchange import (
     FIRST_PAUSE_SECONDS,
     PATIENCE_SECONDS,
@@ -59,9 +59,9 @@ def append(
 ) -> Exchange[Appended]:
     """Append all records of `data`, batch by batch, none of them twice. The arguments are those of `Stream.append`."""
     if key is not None and not 1 <= len(key) <= LONGEST_KEY:
-        raise ValueError(f"key must have 1 to {LONGEST_KEY} characters")
+        raise InvalidArgument(f"key must have 1 to {LONGEST_KEY} characters")
     if batch is not None and batch < 1:
-        raise ValueError("batch must be at least 1")
+        raise InvalidArgument("batch must be at least 1")
     root = key or uuid.uuid4().hex
     batches = cut(blocks(data, label, features, schema.names, unit), batch, schema.most_records)
     records, entries = 0, []
