@@ -122,3 +122,22 @@ def test_files_that_are_not_there_are_named(tmp_path, name):
     with pytest.raises(FileNotFoundError) as missing:
         list(files.read(LocalFile(tmp_path / name)))
     assert missing.value.filename == str(tmp_path / name)
+
+
+@pytest.mark.parametrize("header", ["a,b,c", "a,c,c"])
+def test_of_a_csv_other_columns_may_hold_anything(tmp_path, header):
+    file = written(tmp_path / "days.csv", f"{header}\n" + "1,2,\n" * 300_000 + "1,2,text\n")
+    assert {tuple(row.items()) for row in rows(file, ["a", "none"])} == {(("a", 1.0),)}
+
+
+@pytest.mark.parametrize("name", ["days.csv", "days.parquet"])
+def test_columns_that_are_wanted_have_names_of_their_own(tmp_path, name):
+    path = tmp_path / name
+    if name == "days.csv":
+        path.write_text("a,a,b\n1,2,3\n")
+    else:
+        parquet.write_table(pa.Table.from_arrays([pa.array([each]) for each in (1, 2, 3)], names=["a", "a", "b"]), path)
+    assert rows(LocalFile(path), ["b"]) == [{"b": 3}]
+    for columns in (["a"], ["b", "a"], None):
+        with pytest.raises(InvalidData, match="Two columns have the same name"):
+            rows(LocalFile(path), columns)

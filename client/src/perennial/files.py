@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from perennial.arrow_tables import SAME_NAME
 from perennial.errors import InvalidData
 from perennial.extras import needs
 from perennial.stores import LocalFile, StoredObject
@@ -83,10 +85,20 @@ def _csv(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
         # Types are guessed from the beginning, where numbers may all be whole.
         with _read_by_arrow(file) as source, csv.open_csv(source, **parsing) as first:
             guessed = {field.name: _column_type(field.type) for field in first.schema}
-        types = {name: pa.string() if wanted.is_text(name) else kind for name, kind in guessed.items()}
-        options = csv.ConvertOptions(column_types=types)
+            known = _known(first.schema.names, wanted)
+        types = {name: pa.string() if wanted.is_text(name) else guessed[name] for name in known}
+        options = csv.ConvertOptions(column_types=types, include_columns=known)
         with _read_by_arrow(file) as source, csv.open_csv(source, convert_options=options, **parsing) as batches:
             yield from batches
+
+
+def _known(there: list[str], wanted: _Wanted) -> list[str]:
+    """Return the columns of a file that are to be read. Raises InvalidData where one of them has another's name."""
+    columns = Counter(there)
+    known = [name for name in dict.fromkeys(there if wanted.columns is None else wanted.columns) if name in columns]
+    if any(columns[name] > 1 for name in known):
+        raise InvalidData(SAME_NAME)
+    return known
 
 
 def _column_type(guessed: Any) -> Any:
@@ -107,8 +119,7 @@ def _parquet(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
             file.opened(buffer=_BUFFER_BYTES_BY_COLUMNS) as opened,
             parquet.ParquetFile(opened, pre_buffer=few_requests) as parts,
         ):
-            there = parts.schema_arrow.names
-            known = there if wanted.columns is None else [name for name in wanted.columns if name in there]
+            known = _known(parts.schema_arrow.names, wanted)
             rows = max(1, _PIECE_BYTES // (8 * max(1, len(known))))
             # One thread reads faster than records are sent, and leaves the other processors to the service.
             yield from map(_sound, parts.iter_batches(batch_size=rows, columns=known, use_threads=False))
