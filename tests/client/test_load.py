@@ -202,3 +202,14 @@ def test_a_key_may_begin_with_a_byte_order_mark(service: Service, load, key_file
     key_file.write_text(f"{service.admin_key}\n", encoding="utf-8-sig")
     WRITERS["days.csv"](tmp_path / "days.csv", FRAME)
     assert load(service.stream(), tmp_path / "days.csv") == 0
+
+
+def test_texts_of_a_csv_may_look_like_numbers(service: Service, faults, load, tmp_path, monkeypatch):
+    connected, transport = faults
+    monkeypatch.setattr(command, "connect", lambda *_: connected)
+    texts = ["007", "2020-01-01", "true", "1.50", ""]
+    (tmp_path / "days.csv").write_text("t,rain\n" + "".join(f"{text},1\n" for text in texts))
+    stream = service.stream(features=1, feature_map={"kind": "hashing", "features": 16, "tokens": "words"})
+    assert load(stream, tmp_path / "days.csv") == 0
+    (sent,) = posts(transport)
+    assert json.loads(sent.content) == {"x": [[text] for text in texts], "y": [1.0] * len(texts)}

@@ -62,10 +62,15 @@ def _load(stream: Stream, file: LocalFile | StoredObject, options: argparse.Name
     key = "load-" + hashlib.sha256(f"{stream.name} {name}".encode()).hexdigest()
     others = [column for column in (options.label, options.unit) if column]
     columns = None if options.features is None else [*options.features, *others]
-    names = stream._schema().names  # noqa: SLF001 - of this package
-    texts = [options.unit, *([options.label] if names.classes else [])]
+    schema = stream._schema()  # noqa: SLF001 - of this package
+
+    def is_text(column: str) -> bool:
+        if column == options.label:
+            return bool(schema.names.classes)
+        return column == options.unit or schema.reads_text
+
     appended = stream.append(
-        files.read(file, columns, lambda column: column in texts),
+        files.read(file, columns, is_text),
         label=options.label,
         unit=options.unit,
         features=options.features,
