@@ -95,11 +95,13 @@ def test_a_load_that_is_interrupted_goes_on(service: Service, client, faults, lo
 def test_a_file_that_has_changed_is_refused_not_doubled(service: Service, client, load, tmp_path, capsys):
     path = tmp_path / "days.csv"
     stream = client.stream(service.stream())
-    for frame in (FRAME, pd.concat((FRAME, FRAME))):
+    for frame in (FRAME, pd.concat((FRAME[:220], FRAME))):
         WRITERS[path.name](path, frame)
         status = load(stream.name, path, "--batch", "100")
+    error = capsys.readouterr().err
     assert status == 1
-    assert "200 records in 2 batches were accepted before this." in capsys.readouterr().err
+    assert "200 records in 2 batches were accepted before this." in error
+    assert "under another key, which is --name of `perennial load`" in error
     numbered(stream, RECORDS)
 
 

@@ -68,9 +68,8 @@ def append(
     try:
         confirmed = journal is not None and (yield from _has_newest(stream, journal))
         with closing(ready(batches) if ahead else one_by_one(batches)) as groups:
-            for pending in groups:
-                if journal is not None:
-                    journal.announce(pending)
+            for group in groups:
+                pending = group if journal is None else journal.announce(group)
                 while pending:
                     entry = (
                         (yield from _post_batch(stream, pending[0], root, patience, [], may_split=key is None))
