@@ -35,7 +35,7 @@ def read_lines(file: Path) -> Iterator[Line]:
 
 
 def _csv(file: Path) -> Iterator[Line]:
-    with file.open(newline="", encoding="utf-8") as lines:
+    with file.open(newline="", encoding="utf-8-sig") as lines:
         rows = csv.reader(lines)
         header = next(rows, [])
         yield "line 1", header
@@ -68,7 +68,7 @@ def _flat(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _ndjson(file: Path) -> Iterator[tuple[str, object]]:
-    with file.open(encoding="utf-8") as lines:
+    with file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
             if not line.isspace():
                 try:

@@ -225,6 +225,67 @@ def test_other_data_or_batches_are_refused_on_the_next_day_too(service: Service,
     numbered(stream, RECORDS)
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_data_that_have_grown_go_on_at_their_old_end(service: Service, client, append, next_day, later):
+    """Growing by less than a batch, by several, and not at all: every record is there once, in its order."""
+    stream, ends = client.stream(service.stream()), [30, 50, 130, 130, 200, RECORDS]
+    for end in ends:
+        assert append(stream, FRAME[:end]).records == end
+        if later:
+            numbered(stream, end)
+            next_day()
+    numbered(stream, RECORDS)
+    appended = append(stream)
+    starts = [start for start, _ in stream.numbers(appended)]
+    assert starts == [0, 30, 50, 100, 130, 200]
+
+
+def test_batches_may_grow_too(service: Service, client, append, tmp_path):
+    stream = client.stream(service.stream())
+    append(stream, FRAME[:150])
+    more = {"label": "rain", "key": "days", "journal": tmp_path / "days.sqlite"}
+    assert stream.append(FRAME, batch=200, **more).records == RECORDS
+    numbered(stream, RECORDS)
+    with pytest.raises(InvalidData, match="record 0 was sent before"):
+        stream.append(FRAME, batch=50, **more)
+    with pytest.raises(InvalidData, match="record 100 was sent before"):
+        stream.append(FRAME, batch=120, **more)
+    numbered(stream, RECORDS)
+
+
+@pytest.mark.parametrize(("when", "answer"), [("after", "skip"), ("before", "send")])
+def test_a_last_batch_without_an_answer_is_asked_about_where_data_have_grown(
+    service: Service, client, faults, append, next_day, when, answer
+):
+    """The answer is for the records that were perhaps sent, and not for those that came since."""
+    stream = client.stream(service.stream())
+    interrupted = break_off(faults, when=when)
+    with pytest.raises(KeyboardInterrupt):
+        append(interrupted.stream(stream.name), FRAME[:150])
+    before = 150 if when == "after" else 100
+    numbered(stream, before)
+    next_day()
+    with pytest.raises(Uncertain, match="begins with record 100"):
+        append(stream)
+    assert append(stream, uncertain=answer).records == RECORDS
+    numbered(stream, RECORDS)
+
+
+def test_what_is_skipped_is_the_batch_that_was_sent(service: Service, client, faults, append, next_day, tmp_path):
+    """The rest of a batch that is skipped in part would be stored twice."""
+    stream = client.stream(service.stream())
+    with pytest.raises(KeyboardInterrupt):
+        append(break_off(faults, when="after").stream(stream.name))
+    numbered(stream, 200)
+    next_day()
+    more = {"label": "rain", "key": "days", "journal": tmp_path / "days.sqlite", "uncertain": "skip"}
+    other = FRAME.copy()
+    other.loc[150, "a"] += 1
+    with pytest.raises(InvalidData, match="record 100 was sent before with other records"):
+        stream.append(other, batch=100, **more)
+    numbered(stream, 200)
+
+
 def test_a_journal_has_one_user_at_a_time(service: Service, client, append, tmp_path):
     stream = client.stream(service.stream())
 

@@ -95,11 +95,13 @@ def test_a_load_that_is_interrupted_goes_on(service: Service, client, faults, lo
 def test_a_file_that_has_changed_is_refused_not_doubled(service: Service, client, load, tmp_path, capsys):
     path = tmp_path / "days.csv"
     stream = client.stream(service.stream())
-    for frame in (FRAME, pd.concat((FRAME, FRAME))):
+    for frame in (FRAME, pd.concat((FRAME[:220], FRAME))):
         WRITERS[path.name](path, frame)
         status = load(stream.name, path, "--batch", "100")
+    error = capsys.readouterr().err
     assert status == 1
-    assert "200 records in 2 batches were accepted before this." in capsys.readouterr().err
+    assert "200 records in 2 batches were accepted before this." in error
+    assert "under another key, which is --name of `perennial load`" in error
     numbered(stream, RECORDS)
 
 
@@ -112,7 +114,11 @@ SECRET = "a-secret"
         ("days.csv", f"a,b,rain\n1,2,0\n{SECRET},2,1\n", "'a'|texts"),
         ("days.csv", "a,b,rain\n" + "1,2,0\n" * 400_000 + f"{SECRET},2,1\n", "can't be read as csv"),
         ("days.csv", "a,b,rain\n1,2,0\n1,,1\n", "'b': row 1,"),
-        ("days.csv", f"a,b,rain\n1,2,0\n1,{SECRET}\n", "can't be read as csv"),
+        (
+            "days.csv",
+            f"a,b,rain\n1,2,0\n1,{SECRET}\n",
+            "row 3, of which the header is the first, has 2 values, and the header 3",
+        ),
         ("days.ndjson", f'{{"a":1,"b":2,"rain":0}}\n{SECRET}\n', "line 2 is no JSON object"),
         ("days.parquet", SECRET, "can't be read as parquet"),
         ("days.arrow", SECRET, "can't be read as arrow"),
@@ -155,3 +161,57 @@ def test_the_command_of_the_service_hands_it_over(service: Service, client, key_
     )
     assert (loaded.returncode, loaded.stdout) == (0, f"{path}: {RECORDS} records accepted\n"), loaded.stderr
     numbered(stream, RECORDS)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:9411",
+        "http://h:abc",
+        "http://h:99999",
+        "http://h:0",
+        "http://[::1",
+        "http://",
+        "http://a..b",
+        "ftp://h",
+    ],
+)
+def test_an_address_that_is_none_is_refused(key_file, capsys, url):
+    arguments = ["days", "days.csv", "--url", url, "--key-file", str(key_file)]
+    assert command.main(["load", *arguments]) == 1
+    assert capsys.readouterr().err.startswith("perennial: url must be the address of a server, such as http://")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", SECRET.encode("utf-16"), f"{SECRET}ü".encode("latin-1"), b"a-secret\nb"]
+)
+def test_a_file_that_holds_no_key_is_refused(service: Service, load, key_file, tmp_path, capsys, content):
+    key_file.write_bytes(content)
+    assert load("days", tmp_path / "days.csv") == 1
+    error = capsys.readouterr().err
+    assert f"{key_file} holds no key: it must hold the text of one key" in error
+    assert SECRET not in error
+
+
+@pytest.mark.parametrize("batch", ["0", "-1", "many", "1.5"])
+def test_a_batch_is_a_number_of_records(load, capsys, batch):
+    with pytest.raises(SystemExit):
+        load("days", "days.csv", "--batch", batch)
+    assert "--batch: it must be a whole number, at least 1" in capsys.readouterr().err
+
+
+def test_a_key_may_begin_with_a_byte_order_mark(service: Service, load, key_file, tmp_path):
+    key_file.write_text(f"{service.admin_key}\n", encoding="utf-8-sig")
+    WRITERS["days.csv"](tmp_path / "days.csv", FRAME)
+    assert load(service.stream(), tmp_path / "days.csv") == 0
+
+
+def test_texts_of_a_csv_may_look_like_numbers(service: Service, faults, load, tmp_path, monkeypatch):
+    connected, transport = faults
+    monkeypatch.setattr(command, "connect", lambda *_: connected)
+    texts = ["007", "2020-01-01", "true", "1.50", ""]
+    (tmp_path / "days.csv").write_text("t,rain\n" + "".join(f"{text},1\n" for text in texts))
+    stream = service.stream(features=1, feature_map={"kind": "hashing", "features": 16, "tokens": "words"})
+    assert load(stream, tmp_path / "days.csv") == 0
+    (sent,) = posts(transport)
+    assert json.loads(sent.content) == {"x": [[text] for text in texts], "y": [1.0] * len(texts)}

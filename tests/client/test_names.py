@@ -15,7 +15,7 @@ from perennial.names import Names
 from perennial.schema import Schema
 from perennial.settings import stream as stream_settings
 from service.streams.schema import StreamSchema
-from tests.client.conftest import numbered
+from tests.client.conftest import numbered, posts
 from tests.client.releases import MAPS, SIDE, TEXTS
 from tests.client.test_estimators import model
 from tests.client.test_load import WRITERS
@@ -94,7 +94,10 @@ def test_columns_count_by_name_where_some_are_numbers():
         ),
         (iter([{"temp": 1, SECRET: 2, "rain": "dry"}]), 'no column "wind"'),
         (pd.DataFrame({"rain": WORDS}), 'no column "temp", "wind"'),
-        (pd.DataFrame(MIXED | {"rain": ["dry", SECRET, "dry"]}), 'row 1 is no class: the classes are "dry", "rain"'),
+        (
+            pd.DataFrame(MIXED | {"rain": ["dry", SECRET, "dry"]}),
+            'row 1, counted from 0, is no class: the classes are "dry", "rain"',
+        ),
     ],
 )
 def test_a_name_that_there_is_not_is_explained(data, reason):
@@ -227,3 +230,67 @@ def test_the_most_records_of_a_batch_are_the_services(mapped):
 
 def test_of_a_map_that_is_new_no_limit_is_known():
     assert Schema.of({"features": 3, "feature_map": {"kind": "new", "version": 1}}).most_records > 10**6
+
+
+def labels(values, *classes):
+    """Labels as numbers of classes."""
+    return next(blocks(None, values, names=Names(classes=classes))).y.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "classes", "numbers"),
+    [
+        (["true", "false"], ("true", "false"), [0, 1]),
+        (["1", "2", "3"], ("1", "2", "3"), [0, 1, 2]),
+        (["3", "5"], ("3", "5"), [0, 1]),
+        (["0", "1", "1.0", " 1"], ("dry", "rain"), [0, 1, 1, 1]),
+        (["true", "False"], ("dry", "rain"), [1, 0]),
+        (["nan", "1", "inf"], ("nan", "inf"), [0, 1, 1]),
+        ([0, 1], ("dry", "rain"), [0, 1]),
+        ([0, 2], ("0", "1", "many"), [0, 2]),
+        ([0, 1], ("3", "5"), [0, 1]),
+        ([True, False], ("false", "true"), [1, 0]),
+    ],
+)
+def test_a_name_wins_over_a_number(values, classes, numbers):
+    assert labels(values, *classes) == numbers
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"), [(["1", "0"], ("3", "5")), (["2"], ("0", "1", "many")), (["0.5", "2"], ("dry", "rain"))]
+)
+def test_a_text_is_no_number_beside_a_name_that_looks_like_one(values, classes):
+    with pytest.raises(InvalidData, match="row 0, counted from 0, is no class"):
+        labels(values, *classes)
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [([1, 0], ("1", "0")), ([1.0, 2.0], ("1", "2", "3")), ([True, False], ("true", "false")), ([0], ("True", "other"))],
+)
+def test_numbers_that_may_be_names_are_refused(values, classes):
+    with pytest.raises(InvalidData, match=f'has the name "{classes[0]}".*give the names of the classes, as texts'):
+        labels(values, *classes)
+
+
+def test_a_row_of_no_class_is_counted_from_the_first_one_of_all():
+    pieces = iter([pd.DataFrame(MIXED), pd.DataFrame(MIXED | {"rain": ["dry", SECRET, "dry"]})])
+    with pytest.raises(InvalidData, match="row 4, counted from 0, is no class"):
+        list(blocks(pieces, "rain", names=NAMES))
+
+
+@pytest.mark.parametrize(
+    ("written", "classes", "numbers"),
+    [("true false false", "true false", [0, 1, 1]), ("1 2 3", "1 2 3", [0, 1, 2]), ("0 1 1.0", "dry rain", [0, 1, 1])],
+)
+def test_labels_of_a_csv_are_read_as_names(
+    service: Service, faults, load, tmp_path, monkeypatch, written, classes, numbers
+):
+    connected, transport = faults
+    monkeypatch.setattr(command, "connect", lambda *_: connected)
+    path = tmp_path / "days.csv"
+    path.write_text("a,rain\n" + "".join(f"1,{label}\n" for label in written.split()))
+    names = classes.split()
+    assert load(service.stream(features=1, classes=len(names), class_names=names), path) == 0
+    (sent,) = posts(transport)
+    assert pa.ipc.open_stream(sent.content).read_all()["y"].to_pylist() == numbers

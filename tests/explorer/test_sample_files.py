@@ -94,3 +94,13 @@ def test_where_pyarrow_is_missing_the_file_is_refused_with_what_to_install(tmp_p
     monkeypatch.setattr(tables, "find_spec", lambda _: None)
     with pytest.raises(Unusable, match=r"needs pyarrow: pip install './client"):
         read_sample(tmp_path / "a.parquet", "y")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("sample.csv", "{0},{1}"), ("sample.ndjson", '{{"kind": {0}, "cost": {1}}}')]
+)
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path, name, line):
+    lines = ["kind,cost"] * name.endswith("csv") + [line.format(number % 2, number) for number in range(450)]
+    (tmp_path / name).write_text("\n".join(lines), encoding="utf-8-sig")
+    sample = read_sample(tmp_path / name, "kind")
+    assert (sample.columns, sample.classes, len(sample.x)) == (("cost",), ("0", "1"), 450)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from perennial import bridging, loading
 from perennial.client import connect
-from perennial.errors import PerennialError
+from perennial.errors import InvalidArgument, PerennialError
+from perennial.transport import is_key
 
 FAILED = 1
 
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        key = Path(options.key_file).read_text()
+        key = _key(Path(options.key_file))
         if options.command == "bridge":
             bridging.run(key, options)
         else:
@@ -35,6 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _failed("interrupted; run the same command again to go on.")
     return 0
+
+
+def _key(file: Path) -> str:
+    try:
+        key = file.read_text(encoding="utf-8-sig").strip()
+    except UnicodeDecodeError:
+        key = ""
+    if not is_key(key):
+        raise InvalidArgument(f"{file} holds no key: it must hold the text of one key, as POST /v1/keys showed it.")
+    return key
 
 
 def _parser() -> argparse.ArgumentParser:

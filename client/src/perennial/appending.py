@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from perennial.batches import Batch, cut, one_by_one, ready
 from perennial.data import blocks
-from perennial.errors import InvalidRecords, Problem
+from perennial.errors import InvalidArgument, InvalidRecords, Problem
 from perennial.exchange import (
     FIRST_PAUSE_SECONDS,
     PATIENCE_SECONDS,
@@ -60,10 +60,10 @@ def append(
 ) -> Exchange[Appended]:
     """Append all records of `data`, batch by batch, none of them twice. The arguments are those of `Stream.append`."""
     if key is not None and not 1 <= len(key) <= LONGEST_KEY:
-        raise ValueError(f"key must have 1 to {LONGEST_KEY} characters")
+        raise InvalidArgument(f"key must have 1 to {LONGEST_KEY} characters")
     batch = None if batch is None else operator.index(batch)  # numpy's whole numbers too
     if batch is not None and batch < 1:
-        raise ValueError("batch must be at least 1")
+        raise InvalidArgument("batch must be at least 1")
     patience = float(patience)
     root = key or uuid.uuid4().hex
     batches = cut(blocks(data, label, features, schema.names, unit), batch, schema.most_records)
@@ -71,9 +71,8 @@ def append(
     try:
         confirmed = journal is not None and (yield from _has_newest(stream, journal))
         with closing(ready(batches) if ahead else one_by_one(batches)) as groups:
-            for pending in groups:
-                if journal is not None:
-                    journal.announce(pending)
+            for group in groups:
+                pending = group if journal is None else journal.announce(group)
                 while pending:
                     entry = (
                         (yield from _post_batch(stream, pending[0], root, patience, [], may_split=key is None))

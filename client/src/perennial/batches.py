@@ -43,10 +43,13 @@ class Batch:
 
     def halves(self) -> tuple[Batch, Batch]:
         """Return both halves."""
-        middle = len(self.block) // 2
+        return self.split(len(self.block) // 2)
+
+    def split(self, records: int) -> tuple[Batch, Batch]:
+        """Return its first so many records, and the others."""
         return (
-            Batch(first=self.first, block=self.block[:middle]),
-            Batch(first=self.first + middle, block=self.block[middle:]),
+            Batch(first=self.first, block=self.block[:records]),
+            Batch(first=self.first + records, block=self.block[records:]),
         )
 
 

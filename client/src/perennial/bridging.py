@@ -7,6 +7,7 @@ import asyncio
 from pathlib import Path
 
 from perennial import nats_bridge
+from perennial.loading import positive
 from perennial.nats_source import Options
 
 DESCRIPTION = (
@@ -30,7 +31,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--credentials", metavar="PATH", type=Path, help="a file of credentials for NATS")
     command.add_argument(
-        "--batch", metavar="N", type=_positive, default=1000, help="messages of a request; default: %(default)s"
+        "--batch", metavar="N", type=positive, default=1000, help="messages of a request; default: %(default)s"
     )
     command.add_argument(
         "--dead-letters",
@@ -63,10 +64,3 @@ def run(key: str, arguments: argparse.Namespace) -> None:
     )
     sent = asyncio.run(nats_bridge.run(arguments.url, key, options))
     print(f"{arguments.jetstream}: {sent} messages stored")  # noqa: T201 - a command's answer
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number

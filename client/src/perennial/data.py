@@ -231,6 +231,8 @@ def _labels(values: Any, names: Names, place: str = "The labels") -> Array:
     y = _checked(np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values), place)
     if y.ndim == 1 and y.dtype.kind == "O" and names.classes:
         return names.numbers(y, place)
+    if y.dtype.kind != "O":
+        names.check_numbers(place)
     if y.ndim == 0 or y.dtype.kind == "O":
         raise InvalidData(
             f"{place}: give numbers, of classes 0, 1, … as the stream's task says; only a stream with class_names "

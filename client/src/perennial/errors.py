@@ -16,6 +16,10 @@ class PerennialError(Exception):
     """The base class of all exceptions of this package."""
 
 
+class InvalidArgument(PerennialError, ValueError):
+    """An argument of a call can't be used, as an address that is none, or a key that no service made."""
+
+
 class InvalidData(PerennialError, ValueError):
     """The data that a call was given can't be records of the stream, or features of the model."""
 

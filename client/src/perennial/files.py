@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from perennial.arrow_tables import SAME_NAME
 from perennial.errors import InvalidData
 from perennial.extras import needs
 from perennial.stores import LocalFile, StoredObject
@@ -20,21 +24,23 @@ class _Wanted(NamedTuple):
     """As for `read`."""
 
     columns: Sequence[str] | None
-    text: str | None
+    is_text: Callable[[str], bool]
 
 
 def read(
-    file: LocalFile | StoredObject, columns: Sequence[str] | None = None, text: str | None = None
+    file: LocalFile | StoredObject,
+    columns: Sequence[str] | None = None,
+    is_text: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[Any]:
     """Yield tables, or rows, of a file, as `Stream.append` takes them. Raises InvalidData for what can't be read.
 
-    columns: that are enough, where the file can be read by columns; default all. text: a column of texts, also where
-    they look like numbers.
+    columns: that are enough, where the file can be read by columns; default all. is_text: tells of a column's name
+    whether a file without types holds texts there, also where they look like numbers.
     """
     reader = _READERS.get(_ending(file))
     if reader is None:
         raise InvalidData(f"{file.name}: its name must end in {', '.join(sorted(_READERS))}.")
-    return reader(file, _Wanted(columns, text))
+    return reader(file, _Wanted(columns, is_text))
 
 
 def _ending(file: LocalFile | StoredObject) -> str:
@@ -45,8 +51,10 @@ def _ndjson(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
     with file.opened() as opened:
         for number, line in enumerate(iter(opened.readline, b""), start=1):
             try:
-                row = json.loads(bytes(line)) if bytes(line).strip() else None
-            except ValueError:
+                row = json.loads(bytes(line), object_pairs_hook=_members) if bytes(line).strip() else None
+            except _NameTwice:
+                raise InvalidData(f"{file.name}: line {number} has a name twice in one object.") from None
+            except (ValueError, RecursionError):
                 row = line
             if row is not None and not isinstance(row, dict):
                 raise InvalidData(f"{file.name}: line {number} is no JSON object.")
@@ -54,21 +62,51 @@ def _ndjson(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
                 yield row
 
 
+class _NameTwice(Exception):
+    """Which of both values counts, nobody can tell."""
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise _NameTwice
+    return members
+
+
 def _csv(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
     with _as_tables(file):
         import pyarrow as pa
         from pyarrow import csv
 
+        parsing = {
+            "read_options": csv.ReadOptions(use_threads=False),  # so that errors say in which row, and takes no longer
+            "parse_options": csv.ParseOptions(newlines_in_values=True),  # else a block may end within a record
+        }
         # Types are guessed from the beginning, where numbers may all be whole.
-        with _read_by_arrow(file) as source, csv.open_csv(source) as first:
-            types = {
-                field.name: pa.float64() if pa.types.is_integer(field.type) else field.type for field in first.schema
-            }
-        if wanted.text in types:
-            types[wanted.text] = pa.string()
-        options = csv.ConvertOptions(column_types=types)
-        with _read_by_arrow(file) as source, csv.open_csv(source, convert_options=options) as batches:
+        with _read_by_arrow(file) as source, csv.open_csv(source, **parsing) as first:
+            guessed = {field.name: _column_type(field.type) for field in first.schema}
+            known = _known(first.schema.names, wanted)
+        types = {name: pa.string() if wanted.is_text(name) else guessed[name] for name in known}
+        options = csv.ConvertOptions(column_types=types, include_columns=known)
+        with _read_by_arrow(file) as source, csv.open_csv(source, convert_options=options, **parsing) as batches:
             yield from batches
+
+
+def _known(there: list[str], wanted: _Wanted) -> list[str]:
+    """Return the columns of a file that are to be read. Raises InvalidData where one of them has another's name."""
+    columns = Counter(there)
+    known = [name for name in dict.fromkeys(there if wanted.columns is None else wanted.columns) if name in columns]
+    if any(columns[name] > 1 for name in known):
+        raise InvalidData(SAME_NAME)
+    return known
+
+
+def _column_type(guessed: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_integer(guessed):
+        return pa.float64()
+    return pa.string() if pa.types.is_binary(guessed) else guessed  # bytes are texts that are not UTF-8
 
 
 def _parquet(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
@@ -81,11 +119,10 @@ def _parquet(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
             file.opened(buffer=_BUFFER_BYTES_BY_COLUMNS) as opened,
             parquet.ParquetFile(opened, pre_buffer=few_requests) as parts,
         ):
-            there = parts.schema_arrow.names
-            known = there if wanted.columns is None else [name for name in wanted.columns if name in there]
+            known = _known(parts.schema_arrow.names, wanted)
             rows = max(1, _PIECE_BYTES // (8 * max(1, len(known))))
             # One thread reads faster than records are sent, and leaves the other processors to the service.
-            yield from parts.iter_batches(batch_size=rows, columns=known, use_threads=False)
+            yield from map(_sound, parts.iter_batches(batch_size=rows, columns=known, use_threads=False))
 
 
 def _arrow(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
@@ -97,10 +134,16 @@ def _arrow(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
                 batches = pa.ipc.open_file(source)
             except pa.ArrowInvalid:
                 source.seek(0)
-                yield from pa.ipc.open_stream(source)
+                yield from map(_sound, pa.ipc.open_stream(source))
                 return
             for number in range(batches.num_record_batches):
-                yield batches.get_batch(number)
+                yield _sound(batches.get_batch(number))
+
+
+def _sound(batch: Any) -> Any:
+    """Return a batch that is no damaged one, of which nobody could say where it is read."""
+    batch.validate(full=True)
+    return batch
 
 
 @contextmanager
@@ -125,7 +168,7 @@ def _mapped(file: LocalFile | StoredObject) -> Iterator[Any]:
     import pyarrow as pa
 
     if isinstance(file, LocalFile):
-        with pa.memory_map(str(file.path)) as source:
+        with file.opened(), pa.memory_map(str(file.path)) as source:
             yield source
     else:
         with file.opened() as opened, pa.PythonFile(opened, mode="r") as source:
@@ -139,11 +182,41 @@ def _as_tables(file: LocalFile | StoredObject) -> Iterator[None]:
         import pyarrow as pa
     try:
         yield
-    except pa.ArrowException:
-        raise InvalidData(
-            f"{file.name}: it can't be read as {_ending(file)[1:]}; each column must hold numbers, or texts, "
-            "throughout."
-        ) from None
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise _unreadable(file, str(error)) from None
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        if error.errno is None:  # of what the file holds
+            raise _unreadable(file, str(error)) from None
+        raise OSError(error.errno, os.strerror(error.errno), str(file)) from None
+
+
+def _unreadable(file: LocalFile | StoredObject, error: str) -> InvalidData:
+    with file.opened() as opened:
+        beginning = bytes(opened.read(2**12))
+    kind = _ending(file)[1:]
+    reason = "it is damaged, or no file of that kind" if kind != "csv" else _reason(beginning, error)
+    return InvalidData(f"{file.name}: it can't be read as {kind}: {reason if beginning else 'it is empty'}.")
+
+
+def _reason(beginning: bytes, error: str) -> str:
+    """Return what is wrong with a CSV. beginning: of the file. error: pyarrow's, of which only numbers are repeated."""
+    if b"\0" in beginning or "UTF8" in error or "utf-8" in error:
+        return "it is not UTF-8: save it as UTF-8"
+    if ragged := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", error):
+        row, names, values = ragged.groups()
+        return f"row {row}, of which the header is the first, has {values} values, and the header {names} names"
+    for words, reason in _REASONS.items():
+        if words in error:
+            return reason
+    return "each column must hold numbers, or texts, throughout"
+
+
+_REASONS = {
+    "cannot infer number of columns": "no records follow the header",
+    "straddling object": "a record is longer than 1 MiB, or a quote is never closed",
+}
 
 
 _READERS: dict[str, Callable[[LocalFile | StoredObject, _Wanted], Generator[Any]]] = {

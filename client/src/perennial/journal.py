@@ -77,14 +77,26 @@ class Journal:
         self._same(batch, known)
         return known.entry
 
-    def announce(self, batches: Sequence[Batch]) -> None:
-        """Note which batches will be sent, one after the other."""
-        new = [batch for batch in batches if self._sent(batch) is None]
+    def announce(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Note which batches will be sent, one after the other, and return them: in the parts of an earlier call."""
+        parts = [part for batch in batches for part in self._as_before(batch)]
+        new = [part for part in parts if self._sent(part) is None]
         if new:
             self._database.execute("BEGIN")
             self._database.executemany(_ANNOUNCED, [self._note(batch, None) for batch in new])
             self._database.execute("COMMIT")
             self._new.update(batch.first for batch in new)
+        return parts
+
+    def _as_before(self, batch: Batch) -> Iterator[Batch]:
+        """Yield a batch in the parts in which it was announced before, and the rest: data may have grown since.
+
+        So no batch begins within one that was announced, unless it is refused: its records could be stored twice.
+        """
+        while (known := self._sent(batch)) is not None and known.records < len(batch.block):
+            part, batch = batch.split(known.records)
+            yield part
+        yield batch
 
     def is_new(self, batch: Batch) -> bool:
         """Return whether a batch was announced here for the first time."""
@@ -115,6 +127,8 @@ class Journal:
                 "if the batch is stored, send if it is not. To skip counts for this batch alone."
             )
         self._skipped = known is not None and self._uncertain == "skip"
+        if known is not None and self._skipped:
+            self._same(batch, known)
         note = self._note(batch, "" if self._skipped else None)
         self._database.execute(_ANNOUNCED, note)
         return None if self._skipped else note[-2]
@@ -164,8 +178,8 @@ class Journal:
         if (known.records, known.digest) != (len(batch.block), batch.digest):
             raise InvalidData(
                 f"The batch that begins with record {batch.first} was sent before with other records, or with "
-                "another `batch`: append exactly the same data in batches of the same size, or new data under another "
-                "key."
+                "another `batch`: append exactly the same data, which others may follow, in batches of the same size; "
+                "or new data under another key, which is --name of `perennial load`."
             )
 
 

@@ -33,7 +33,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=lambda names: names.split(","),
         help="default: all columns but the label's and the unit's",
     )
-    command.add_argument("--batch", metavar="N", type=int, help="records of a request; default: by the features")
+    command.add_argument("--batch", metavar="N", type=positive, help="records of a request; default: by the features")
     command.add_argument("--name", help="of this data in place of the files' places, where those may change")
     command.add_argument(
         "--state",
@@ -62,8 +62,15 @@ def _load(stream: Stream, file: LocalFile | StoredObject, options: argparse.Name
     key = "load-" + hashlib.sha256(f"{stream.name} {name}".encode()).hexdigest()
     others = [column for column in (options.label, options.unit) if column]
     columns = None if options.features is None else [*options.features, *others]
+    schema = stream._schema()  # noqa: SLF001 - of this package
+
+    def is_text(column: str) -> bool:
+        if column == options.label:
+            return bool(schema.names.classes)
+        return column == options.unit or schema.reads_text
+
     appended = stream.append(
-        files.read(file, columns, options.unit),
+        files.read(file, columns, is_text),
         label=options.label,
         unit=options.unit,
         features=options.features,
@@ -75,6 +82,13 @@ def _load(stream: Stream, file: LocalFile | StoredObject, options: argparse.Name
         ahead=True,
     )
     print(f"{file}: {appended.records} records accepted")  # noqa: T201 - a command's answer
+
+
+def positive(text: str) -> int:
+    """Return an argument as a whole number, at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("it must be a whole number, at least 1")
+    return int(text)
 
 
 def _source(text: str) -> LocalFile | StoredObject:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perennial.errors import InvalidData
+from perennial.errors import InvalidData, InvalidRow
 
 MOST_LISTED = 20
 
@@ -65,15 +66,41 @@ class Names:
         return [by_name[name] for name in self.columns]
 
     def numbers(self, labels: NDArray[Any], place: str) -> NDArray[np.int64]:
-        """Return texts as numbers of classes. Raises InvalidData where one is no name of a class."""
-        numbers = np.array([self._numbers.get(name, -1) for name in labels.tolist()], dtype=np.int64)
+        """Return texts as numbers of classes. A text is a name; where no name looks like a number, it may be a number.
+
+        Raises InvalidRow where one is neither.
+        """
+        texts = labels.tolist()
+        known = {text: self._number(text) for text in set(texts)}
+        numbers = np.array([known[text] for text in texts], dtype=np.int64)
         if len(unknown := np.flatnonzero(numbers < 0)):
-            raise InvalidData(f"{place}: row {unknown[0]} is no class: the classes are {_listed(self.classes)}.")
+            raise InvalidRow(place, int(unknown[0]), f"is no class: the classes are {_listed(self.classes)}.")
         return numbers
+
+    def check_numbers(self, place: str) -> None:
+        """Raise InvalidData where the number of a class looks like another class's name: labels must be texts there."""
+        for number, name in enumerate(self.classes):
+            if _as_number(name) not in (None, number) and _as_number(name) in range(len(self.classes)):
+                raise InvalidData(
+                    f'{place}: they are numbers or truth values, but class {number} has the name "{name}", so nobody '
+                    "can tell whether they mean names: give the names of the classes, as texts."
+                )
+
+    def _number(self, text: str) -> int:
+        """Return the number of the class that a text means; -1: of none."""
+        if text in self._numbers:
+            return self._numbers[text]
+        number = None if self._look_like_numbers else _as_number(text)
+        return int(number) if number is not None and number in range(len(self.classes)) else -1
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self.classes)}
+
+    @cached_property
+    def _look_like_numbers(self) -> bool:
+        """Whether any class's name does."""
+        return any(_as_number(name) is not None for name in self.classes)
 
     @property
     def _columns(self) -> str:
@@ -95,6 +122,18 @@ def described(columns: Any, label: str | None) -> list[Any]:
         ]
     names = getattr(columns, "column_names", getattr(columns, "columns", columns))
     return [each if isinstance(each, Mapping) else str(each) for each in names if each != label]
+
+
+def _as_number(text: str) -> float | None:
+    """Return the number that a text looks like, 0 or 1 of a truth value; None of any other text."""
+    word = text.strip().lower()
+    if word in ("true", "false"):
+        return float(word == "true")
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
 
 
 def _listed(names: Iterable[str]) -> str:

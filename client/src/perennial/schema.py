@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +15,21 @@ MOST_MAPPED = 2**25  # numbers of one batch that the service takes, once the str
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """The names of a stream's columns and classes, and the most records that any batch of it may hold."""
+    """The names of a stream's columns and classes, and the most records that any batch of it may hold.
+
+    reads_text: whether features are texts, not numbers.
+    """
 
     names: Names = UNNAMED
     most_records: int = MOST_MAPPED
+    reads_text: bool = False
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Schema:
         """Return what the service's JSON says; of a feature map of a later version no limit is known."""
-        mapped = 1
-        with suppress(Unsupported):
-            mapped = feature_maps.build(described.get("feature_map"), described.get("features") or 1).features
-        return cls(names=Names.of(described), most_records=max(1, MOST_MAPPED // mapped))
+        names = Names.of(described)
+        try:
+            mapped = feature_maps.build(described.get("feature_map"), described.get("features") or 1)
+        except Unsupported:
+            return cls(names=names)
+        return cls(names=names, most_records=max(1, MOST_MAPPED // mapped.features), reads_text=mapped.reads_text)

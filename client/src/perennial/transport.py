@@ -7,9 +7,10 @@ import ipaddress
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
+from perennial.errors import InvalidArgument
 from perennial.exchange import Answer, NoAnswer, Pause, Request
 from perennial.plain_http import PlainConnections
 
@@ -27,7 +28,7 @@ class Transport:
     """Runs exchanges with one server, blocking. sender: a digest of the API key."""
 
     def __init__(self, url: str, key: str) -> None:
-        settings, parts = _settings(url, key), urlsplit(url)
+        settings, parts = _settings(url, key), _address(url)
         is_plain = parts.scheme == "http" and not (settings["trust_env"] and getproxies())
         self.connections: PlainConnections | LibraryConnections = (
             PlainConnections(parts, settings["headers"], CONNECT_SECONDS) if is_plain else LibraryConnections(settings)
@@ -118,18 +119,34 @@ def _sender(key: str) -> str:
 
 
 def _settings(url: str, key: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("url must be the address of a server, such as http://127.0.0.1:8000")
+    parts = _address(url)
     key = key.strip()
-    if not key.isascii() or not key.isprintable() or not key:
-        raise ValueError("key must be the text of a key, as POST /v1/keys showed it")
+    if not is_key(key):
+        raise InvalidArgument("key must be the text of a key, as POST /v1/keys showed it")
     return {
         "base_url": url.rstrip("/"),
         "headers": {"Authorization": f"Bearer {key}", "User-Agent": "perennial-client"},
         "verify": parts.scheme == "https",  # else certificates are read for nothing, which takes long
-        "trust_env": not _is_this_machine(parts.hostname),  # a proxy has no business between a machine and itself
+        "trust_env": not _is_this_machine(parts.hostname or ""),  # a proxy has no business between a machine and itself
     }
+
+
+def is_key(text: str) -> bool:
+    """Return whether a text can be a key: whether a header can hold it."""
+    return bool(text) and text.isascii() and text.isprintable()
+
+
+def _address(url: str) -> SplitResult:
+    """Return the parts of a server's address. Raises InvalidArgument where it is none."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        _ = (parts.hostname or "").encode("idna")  # as every connection does
+    except ValueError:  # of a port, a host in brackets, or a name that no host can have
+        known = False
+    if not known:
+        raise InvalidArgument("url must be the address of a server, such as http://127.0.0.1:8000")
+    return parts
 
 
 def _is_this_machine(host: str) -> bool:

@@ -66,6 +66,22 @@ def a_batch_that_is_skipped_with_the_one_before() -> None:
     rewrite(journal.Journal.begin, (" or self._skipped", ""))
 
 
+@bug(f"{_JOURNAL}::test_what_is_skipped_is_the_batch_that_was_sent")
+def a_batch_that_is_skipped_for_another_one() -> None:
+    """The stream has the batch that was sent, and not the records that stand in its place now: these are lost."""
+    from perennial import journal
+
+    rewrite(journal.Journal.begin, ("if known is not None and self._skipped:", "if False:"))
+
+
+@bug(f"{_JOURNAL}::test_a_last_batch_without_an_answer_is_asked_about_where_data_have_grown[after-skip]")
+def a_batch_that_has_grown_and_is_taken_for_the_old_one() -> None:
+    """Nobody can say any more that the old one is stored: its end came later."""
+    from perennial import journal
+
+    rewrite(journal.Journal._as_before, ("known.records < len(batch.block)", "False"))
+
+
 @bug(f"{_JOURNAL}::test_the_service_knows_keys_of_each_api_key_apart")
 def a_batch_that_is_sent_again_with_another_api_key() -> None:
     """The service remembers keys for each API key, so it does not know this one."""
