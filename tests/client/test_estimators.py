@@ -99,5 +99,5 @@ def test_a_score_takes_names_of_classes():
     assert 0 < right < 1
     for labels in (names, names.tolist(), names.astype(object), pd.Series(names), pd.Series(names, dtype="category")):
         assert estimator.score(x, labels) == right
-    with pytest.raises(ValueError, match="y: row 1 is no class"):
+    with pytest.raises(ValueError, match="y: row 1, counted from 0, is no class"):
         estimator.score(x[:2], ["dry", "snow"])
