@@ -136,6 +136,25 @@ def test_a_parameter_of_the_address_is_explained(service: Service):
     assert problem["errors"] == [{"field": "query.limit", "reason": "must be a whole number"}]
 
 
+@pytest.mark.parametrize(
+    ("method", "address", "headers", "field"),
+    [
+        ("POST", "/v1/explorer/datasets?name=", {"Content-Type": "text/csv"}, "query.name"),
+        ("GET", "/v1/streams?limit=0", {"Content-Encoding": "gzip"}, "query.limit"),
+        ("DELETE", "/v1/keys/a", {"Content-Encoding": "gzip", "Content-Type": "text/csv"}, "path.key"),
+    ],
+)
+def test_a_mistake_in_the_address_is_no_mistake_of_the_body(service: Service, method, address, headers, field):
+    problem = refused(service.client().request(method, address, headers=headers), 422, "invalid-request")
+    assert [each["field"] for each in problem["errors"]] == [field]
+
+
+@pytest.mark.parametrize("headers", [{"Content-Type": "text/csv"}, {"Content-Encoding": "gzip"}])
+def test_a_body_that_no_route_reads_is_told_which_it_reads(service: Service, headers):
+    answer = service.client().post("/v1/keys", content=b"{}", headers={"Content-Type": "application/json"} | headers)
+    refused(answer, 415, "unsupported-media-type")
+
+
 REGISTERED = {"mechanism": MECHANISMS.example, "learner": LEARNERS.example}
 
 

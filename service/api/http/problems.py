@@ -160,10 +160,11 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
-        if request.method == "POST" and media_type(request) != "application/json":
-            return unread_format("application/json").response()
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
-            return unread_coding().response()
+        if any(each["loc"][0] == "body" for each in error.errors()):
+            if media_type(request) != "application/json":
+                return unread_format("application/json").response()
+            if request.headers.get("content-encoding", "identity").lower() != "identity":
+                return unread_coding().response()
         # Pydantic would repeat the input; the place and the reason are enough.
         explained = _explained(error, request)
         errors = [{"field": field_name(place), "reason": reason} for place, reason in explained]
