@@ -17,6 +17,7 @@ from service.explorer import datasets
 from service.explorer.comparison import Cell, Comparison, cells, mechanism
 from service.explorer.datasets import SAMPLES, Dataset, Unreadable
 from service.explorer.scores import SCORES
+from service.inputs.fields import OneLine
 from service.mechanisms.configuration import Refused
 from service.mechanisms.registry import MECHANISMS
 from service.store import explorations
@@ -133,7 +134,7 @@ async def add_dataset(
     request: Request,
     key: Reader,
     shared: Shared,
-    name: Annotated[str, Query(min_length=1, max_length=80, description="For people")] = "data",
+    name: Annotated[OneLine, Query(description="For people: one line")] = "data",
     label: Annotated[
         str | None,
         Query(max_length=80, description="CSV: the column of classes; default y, label, class, target or last"),
