@@ -330,3 +330,25 @@ def test_another_method_is_told_which_there_are_and_what_to_do_instead(
     assert detail in problem["detail"]
     assert answer.headers["allow"] in problem["detail"]
     assert stream not in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/", "GET, HEAD"),
+        ("/openapi.json", "GET, HEAD"),
+        ("/dashboard", "GET, HEAD"),
+        ("/dashboard/explorer", "GET, HEAD"),
+        ("/dashboard/publications/a/label", "GET, HEAD"),
+        ("/dashboard/assets/a/b", "GET, HEAD"),
+        ("/livez", "GET, HEAD"),
+        ("/v1/session", "DELETE, GET, HEAD, POST"),
+        ("/v1/streams/a/units/b/c", "DELETE, GET, HEAD"),
+        ("/v1/streams/a/records", "DELETE, POST"),
+        ("/v1/publications/a/releases/latest", "GET, HEAD"),
+    ],
+)
+def test_every_address_says_which_methods_it_answers_to(service: Service, path, allowed):
+    answer = service.client().patch(path)
+    problem = refused(answer, 405, "method-not-allowed")
+    assert (answer.headers["allow"], problem["detail"]) == (allowed, f"This address answers to {allowed}.")
