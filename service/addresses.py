@@ -5,6 +5,7 @@ A password stands in most of these. Libraries that read them are loaded only whe
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,15 @@ def primaries_of(redis_url: str) -> list[str]:
         return _NEXT_URL.split(redis_url.strip())
     user, at, nodes = rest.rpartition("@")
     return [f"{scheme}://{user}{at}{node}" for node in nodes.split(",")]
+
+
+def cannot_listen(host: str, port: int, error: OSError, setting_of_host: str, setting_of_port: str) -> str:
+    """Return why nothing can listen there, and which setting to change."""
+    unresolved = (error.errno or 0) < 0  # as getaddrinfo numbers its errors
+    if unresolved or error.errno == errno.EADDRNOTAVAIL:
+        return f"can't listen on {host}:{port}: this machine has no such address, so choose another {setting_of_host}"
+    stop = "stop what uses it, or " if error.errno == errno.EADDRINUSE else ""
+    return f"can't listen on {host}:{port} ({error.strerror}): {stop}choose another {setting_of_port}"
 
 
 def _of_postgresql(url: str) -> str:

@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import update
 from typer.testing import CliRunner, Result
 
-from service import cli
+from service import cli, metrics
+from service.api.http import server
 from service.embedded import embedded_servers
 from service.settings import Settings
 from service.store import segments, tables
@@ -192,6 +193,15 @@ def test_an_address_is_taken_as_it_is_written(setting, value):
 @pytest.mark.parametrize("folder", ["segments", "./s3:/x", "a/b:/c", "/s3:/x"])
 def test_a_folder_is_a_folder(folder):
     assert Settings(_env_file=None, segment_store=folder).segment_store == Path(folder)
+
+
+@pytest.mark.parametrize("host", ["300.1.1.1", "203.0.113.7", "no-such-host.invalid"])
+def test_a_host_that_this_machine_has_not_is_said(tmp_path: Path, host):
+    done = perennial("up", "--data-dir", str(tmp_path / "data"), "--host", host)
+    assert done.returncode == 78
+    assert f"can't listen on {host}:8000: this machine has no such address, so choose another --host" in done.stderr
+    with pytest.raises(metrics.CannotListen, match="no such address, so choose another PERENNIAL_HOST"):
+        server.listen(Settings(_env_file=None, host=host))
 
 
 def test_verify_passes_on_an_honest_ledger_and_fails_where_there_is_none(world: World, tmp_path: Path):
