@@ -155,6 +155,39 @@ def test_a_body_that_no_route_reads_is_told_which_it_reads(service: Service, hea
     refused(answer, 415, "unsupported-media-type")
 
 
+DIGITS = "9" * 5000
+DEEP = "[" * 3000 + "]" * 3000
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("streams", f'{{"x": {DIGITS}}}', "without numbers of thousands of digits"),
+        ("streams", DEEP, "that is not deeply nested"),
+        ("streams/{stream}/records", f'{{"x": [[{DIGITS}, 1]], "y": [0]}}', "has a number of too many digits."),
+        ("streams/{stream}/records", DEEP, "the body is nested too deeply."),
+        ("streams/{stream}/records", '{"x": [], "x": []}', "the body is not JSON, in UTF-8 and with each name once."),
+        ("streams/{stream}/records", '{"x": "\xff"}', "the body is not JSON, in UTF-8 and with each name once."),
+        ("streams/{stream}/records\n", f'{{"x": [{DIGITS}, 1], "y": 0}}', "has a number of too many digits; send one"),
+        ("streams/{stream}/records\n", DEEP, "is nested too deeply; send one"),
+    ],
+)  # fmt: skip
+def test_json_that_is_too_much_is_not_called_none(service: Service, path, body, reason):
+    kind = "application/x-ndjson" if path.endswith("\n") else "application/json"
+    address = f"/v1/{path.strip()}".format(stream=service.stream())
+    answer = service.client().post(address, content=body.encode("latin-1"), headers={"Content-Type": kind})
+    assert (answer.status_code, reason in answer.json()["detail"]) == (422, True), answer.text
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(str(2**63), f"must be below {2**63}"), (DIGITS, "must be a whole number of fewer digits")],
+)
+def test_a_large_number_in_an_address_is_explained(service: Service, number, reason):
+    problem = refused(service.client().get(f"/v1/streams?before={number}"), 422, "invalid-request")
+    assert problem["errors"] == [{"field": "query.before", "reason": reason}]
+
+
 REGISTERED = {"mechanism": MECHANISMS.example, "learner": LEARNERS.example}
 
 

@@ -72,6 +72,10 @@ _PROBLEMS = {
 }
 
 
+_UNREAD = (
+    "The body could not be read: send JSON in UTF-8 that is not deeply nested, without numbers of thousands of digits."
+)
+
 # Methods that people miss, with the address they try: what to do instead.
 _INSTEAD = (
     (
@@ -187,7 +191,7 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
             404: "There is nothing at this address; the OpenAPI document is at /openapi.json.",
             405: _other_methods(request, headers.get("Allow", "")),
             413: "Send less in one request.",
-        }.get(error.status_code, "The request could not be read: send JSON in UTF-8, not deeply nested.")
+        }.get(error.status_code, _UNREAD)
         return Problem(slug, detail, headers=headers).response()
 
     @app.exception_handler(NameTaken)
