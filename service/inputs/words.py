@@ -38,7 +38,7 @@ _TYPES = {
     "decimal_number": "a number",
     "float_type": "a number",
     "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
+    "int_parsing": "a whole number, in digits alone",
     "int_parsing_size": "a whole number of fewer digits",
     "int_type": "a whole number",
 }

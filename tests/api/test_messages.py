@@ -131,24 +131,6 @@ def test_of_many_mistakes_a_hundred_are_explained(service: Service):
     assert len(problem["errors"]) == 100
 
 
-def test_a_parameter_of_the_address_is_explained(service: Service):
-    problem = refused(service.client().get("/v1/streams?limit=many"), 422, "invalid-request")
-    assert problem["errors"] == [{"field": "query.limit", "reason": "must be a whole number"}]
-
-
-@pytest.mark.parametrize(
-    ("method", "address", "headers", "field"),
-    [
-        ("POST", "/v1/explorer/datasets?name=", {"Content-Type": "text/csv"}, "query.name"),
-        ("GET", "/v1/streams?limit=0", {"Content-Encoding": "gzip"}, "query.limit"),
-        ("DELETE", "/v1/keys/a", {"Content-Encoding": "gzip", "Content-Type": "text/csv"}, "path.key"),
-    ],
-)
-def test_a_mistake_in_the_address_is_no_mistake_of_the_body(service: Service, method, address, headers, field):
-    problem = refused(service.client().request(method, address, headers=headers), 422, "invalid-request")
-    assert [each["field"] for each in problem["errors"]] == [field]
-
-
 @pytest.mark.parametrize("headers", [{"Content-Type": "text/csv"}, {"Content-Encoding": "gzip"}])
 def test_a_body_that_no_route_reads_is_told_which_it_reads(service: Service, headers):
     answer = service.client().post("/v1/keys", content=b"{}", headers={"Content-Type": "application/json"} | headers)
@@ -177,15 +159,6 @@ def test_json_that_is_too_much_is_not_called_none(service: Service, path, body, 
     address = f"/v1/{path.strip()}".format(stream=service.stream())
     answer = service.client().post(address, content=body.encode("latin-1"), headers={"Content-Type": kind})
     assert (answer.status_code, reason in answer.json()["detail"]) == (422, True), answer.text
-
-
-@pytest.mark.parametrize(
-    ("number", "reason"),
-    [(str(2**63), f"must be below {2**63}"), (DIGITS, "must be a whole number of fewer digits")],
-)
-def test_a_large_number_in_an_address_is_explained(service: Service, number, reason):
-    problem = refused(service.client().get(f"/v1/streams?before={number}"), 422, "invalid-request")
-    assert problem["errors"] == [{"field": "query.before", "reason": reason}]
 
 
 REGISTERED = {"mechanism": MECHANISMS.example, "learner": LEARNERS.example}
@@ -339,49 +312,3 @@ def test_a_long_noise_of_a_model_that_works_does_not_alarm(service: Service):
 def test_notes_are_no_part_of_what_is_stored(service: Service):
     made = ok(service.client().post("/v1/publications", json=publication(service.stream(), BATCHES)), 201)
     assert "notes" not in made["plan"]
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "detail"),
-    [
-        (
-            "DELETE",
-            "/v1/streams/{stream}",
-            "This address answers to GET, HEAD. A stream and its ledger stay for ever: ",
-        ),
-        ("DELETE", "/v1/publications/{name}/releases/1", "A release stays for ever"),
-        ("PATCH", "/v1/publications/{name}", "make another one under a new name"),
-        ("PUT", "/v1/keys", "This address answers to GET, HEAD, POST."),
-    ],
-)
-def test_another_method_is_told_which_there_are_and_what_to_do_instead(
-    service: Service, published, method, path, detail
-):
-    stream, name = published
-    answer = service.client().request(method, path.format(stream=stream, name=name))
-    problem = refused(answer, 405, "method-not-allowed")
-    assert detail in problem["detail"]
-    assert answer.headers["allow"] in problem["detail"]
-    assert stream not in problem["detail"]
-
-
-@pytest.mark.parametrize(
-    ("path", "allowed"),
-    [
-        ("/", "GET, HEAD"),
-        ("/openapi.json", "GET, HEAD"),
-        ("/dashboard", "GET, HEAD"),
-        ("/dashboard/explorer", "GET, HEAD"),
-        ("/dashboard/publications/a/label", "GET, HEAD"),
-        ("/dashboard/assets/a/b", "GET, HEAD"),
-        ("/livez", "GET, HEAD"),
-        ("/v1/session", "DELETE, GET, HEAD, POST"),
-        ("/v1/streams/a/units/b/c", "DELETE, GET, HEAD"),
-        ("/v1/streams/a/records", "DELETE, POST"),
-        ("/v1/publications/a/releases/latest", "GET, HEAD"),
-    ],
-)
-def test_every_address_says_which_methods_it_answers_to(service: Service, path, allowed):
-    answer = service.client().patch(path)
-    problem = refused(answer, 405, "method-not-allowed")
-    assert (answer.headers["allow"], problem["detail"]) == (allowed, f"This address answers to {allowed}.")

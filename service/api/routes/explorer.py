@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.api.auth.scopes import KeyFirst, Reader
 from service.api.http.problems import Problem, documented, media_type, unread_format
-from service.api.schemas import Before, Items, Limit, Timestamp
+from service.api.schemas import Before, Id, Items, Limit, Timestamp
 from service.api.services import Services, Shared
 from service.explorer import datasets
 from service.explorer.comparison import Cell, Comparison, cells, mechanism
@@ -162,7 +162,7 @@ async def add_dataset(
 
 
 @router.delete("/datasets/{dataset}", status_code=204, responses=documented("not-found"))
-async def drop_dataset(dataset: int, key: Reader, shared: Shared) -> None:
+async def drop_dataset(dataset: Id, key: Reader, shared: Shared) -> None:
     """Deletes a data set. Results of explorations with it stay."""
 
     def drop(connection: Connection) -> None:
@@ -219,7 +219,7 @@ async def list_explorations(
 
 
 @router.get("/explorations/{exploration}", responses=documented("not-found"))
-async def get_exploration(exploration: int, key: Reader, shared: Shared) -> ExplorationFound:
+async def get_exploration(exploration: Id, key: Reader, shared: Shared) -> ExplorationFound:
     """How far it is, and what was found so far."""
     made, findings = await shared.run(_findings, exploration, key)
     return ExplorationFound(**_info(made).model_dump(), note=NOT_PRIVATE, found=findings)
@@ -231,7 +231,7 @@ async def get_exploration(exploration: int, key: Reader, shared: Shared) -> Expl
     | {200: {"description": "CSV", "content": {"text/csv": {"schema": {"type": "string"}}}}},
     response_class=Response,
 )
-async def get_table(exploration: int, key: Reader, shared: Shared) -> Response:
+async def get_table(exploration: Id, key: Reader, shared: Shared) -> Response:
     """Writes the results so far as CSV: a row for each release that was judged, scores in the last one of each run."""
     made, findings = await shared.run(_findings, exploration, key)
     out = io.StringIO()
@@ -252,7 +252,7 @@ async def get_table(exploration: int, key: Reader, shared: Shared) -> Response:
 
 
 @router.delete("/explorations/{exploration}", responses=documented("not-found"))
-async def cancel(exploration: int, key: Reader, shared: Shared) -> ExplorationInfo:
+async def cancel(exploration: Id, key: Reader, shared: Shared) -> ExplorationInfo:
     """Cancels it if it has not ended; what was found so far stays."""
 
     def end(connection: Connection) -> Exploration:
