@@ -377,14 +377,12 @@ def _check_database(url: str) -> None:
 @contextmanager
 def _database_errors() -> Iterator[None]:
     """A sentence in the place of a traceback."""
-    from sqlalchemy.exc import ArgumentError, OperationalError
+    from sqlalchemy.exc import OperationalError
 
     from service.store.database import DatabaseUnavailable
 
     try:
         yield
-    except ArgumentError:
-        _fail("PERENNIAL_DATABASE_URL is not a database URL such as postgresql://user:password@host/database")
     except (OperationalError, DatabaseUnavailable):
         print("perennial: PostgreSQL does not answer at PERENNIAL_DATABASE_URL", file=sys.stderr)
         raise typer.Exit(1) from None

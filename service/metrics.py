@@ -30,6 +30,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from service.addresses import cannot_listen
 from service.ledger.high_water_mark import lost_commits
 from service.ledger.overview import Overview
 from service.log import LogState
@@ -318,8 +319,7 @@ def open_port(settings: Settings, default: int, listen: Callable[[str, int], T])
             _log.warning("metrics_port_in_use", host=host, port=port, setting="PERENNIAL_METRICS_PORT")
             return None
         raise CannotListen(
-            f"can't listen on {host}:{port} ({error.strerror}): stop what uses it, or choose another"
-            " PERENNIAL_METRICS_PORT or PERENNIAL_METRICS_HOST"
+            cannot_listen(host, port, error, "PERENNIAL_METRICS_HOST", "PERENNIAL_METRICS_PORT")
         ) from None
 
 

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, StringConstraints
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSource, SettingsConfigDict
 
+from service.addresses import PostgresUrl, RedisUrl, SegmentPlace
+
 DaskScheduler = Annotated[str, StringConstraints(pattern=r"^(tcp|tls)://")]
-ObjectStore = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+://")]
 
 API_METRICS_PORT = 9464
 WORKER_METRICS_PORT = 9465
@@ -28,22 +29,22 @@ class Settings(BaseSettings):
         env_prefix="PERENNIAL_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
-    redis_url: str | None = Field(
+    redis_url: RedisUrl | None = Field(
         None,
         description="Redis 7+ or Valkey that holds the log; several, comma-separated; a cluster, `redis+cluster://…`;"
         " `up` starts its own if unset",
     )
-    database_url: str | None = Field(
+    database_url: PostgresUrl | None = Field(
         None, description="PostgreSQL 15+ that holds the record; `up` starts its own if unset"
     )
-    migration_url: str | None = Field(
+    migration_url: PostgresUrl | None = Field(
         None,
         description="The same database as the role that owns it, for `migrate` alone; unset: as the service's role",
     )
     admin_key: SecretStr | None = Field(
         None, description="The first admin key, at least 32 random characters; `up` makes one if unset"
     )
-    segment_store: ObjectStore | Path = Field(
+    segment_store: SegmentPlace = Field(
         Path("perennial-data/segments"),
         union_mode="left_to_right",
         description="Folder of the numbered records, or an object store: `s3://BUCKET/PREFIX`, `gs://…`, `az://…`",

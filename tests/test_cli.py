@@ -11,8 +11,10 @@ import pytest
 from sqlalchemy import update
 from typer.testing import CliRunner, Result
 
-from service import cli
+from service import cli, metrics
+from service.api.http import server
 from service.embedded import embedded_servers
+from service.settings import Settings
 from service.store import segments, tables
 from service.store.database import Database
 from service.store.migrate import migrate
@@ -22,6 +24,7 @@ from tests.worker.test_audit import tampering
 from tests.worker.test_publishing import bench  # noqa: F401
 
 STREAM = {"features": 3, "task": {"kind": "classification", "classes": 2}, "budget": {"epsilon": 1, "delta": 0}}
+SECRET = "zebra-crossing-7319"
 PUBLICATION = {
     "mechanism": {"kind": "sliding_window", "block": 100, "blocks": 7},
     "learner": {"kind": "output_perturbation"},
@@ -136,6 +139,69 @@ def test_a_bad_setting_is_named():
     assert done.returncode == 78
     assert "PERENNIAL_PORT" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+ENCODED = "percent-encoded (@ is %40, : is %3A"
+
+
+@pytest.mark.parametrize("command", ["up", "api", "worker", "migrate", "ledger verify", "segments copy a b"])
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("DATABASE_URL", f"postgresql://u:pw@x:{SECRET}@127.0.0.1:5432/x", ENCODED),
+        ("DATABASE_URL", f"postgresql://u:pw@{SECRET}@127.0.0.1:5432/x", ENCODED),
+        ("DATABASE_URL", f"postgresql://u:pw@127.0.0.1:5432/x?{SECRET}=1", "an option behind the ?"),
+        ("DATABASE_URL", f"mysql://u:{SECRET}@127.0.0.1/x", "begins with postgresql://"),
+        ("DATABASE_URL", f"host=127.0.0.1 password={SECRET}", "begins with postgresql://"),
+        ("MIGRATION_URL", f"postgresql://u:pw@x:{SECRET}@127.0.0.1:5432/x", ENCODED),
+        ("REDIS_URL", f"redis://:pw#{SECRET}@127.0.0.1:1", ENCODED),
+        ("REDIS_URL", f"redis://127.0.0.1:1,redis://127.0.0.1:{SECRET}", ENCODED),
+        ("REDIS_URL", f"redis+cluster://127.0.0.1:1,127.0.0.1:{SECRET}", ENCODED),
+        ("REDIS_URL", f"redis://127.0.0.1:1?{SECRET}=1", ENCODED),
+        ("REDIS_URL", f"http://{SECRET}", "must be like redis://"),
+        ("SEGMENT_STORE", f"s3:/{SECRET}/x", "must be like s3://BUCKET/PREFIX"),
+        ("SEGMENT_STORE", f"S3://{SECRET}/x", "must be like s3://BUCKET/PREFIX"),
+    ],
+)  # fmt: skip
+def test_an_address_that_is_none_is_refused_by_every_command_that_reads_settings_and_not_repeated(
+    command, setting, value, reason
+):
+    done = invoked(*command.split(), **{f"PERENNIAL_{setting}": value})
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (78, "", 1)
+    assert done.stderr.startswith(f"perennial: PERENNIAL_{setting}: ")
+    assert reason in done.stderr
+    assert SECRET not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("database_url", "postgres://u:p%40%3Aw@127.0.0.1/x"),
+        ("database_url", "postgresql+psycopg://u:p/w?#@[::1]:5432/x?sslmode=require&target_session_attrs=primary"),
+        ("database_url", "postgresql://u@/x?host=a:1&host=b:2"),
+        ("database_url", "postgresql:///x?host=/run/postgresql"),
+        ("redis_url", "redis://u:p@w:x@127.0.0.1:1/0, rediss://:p,w@[::1]"),
+        ("redis_url", "unix:///run/valkey.sock?db=1"),
+        ("redis_url", "rediss+cluster://u:p,w@a:1,b"),
+        ("segment_store", "s3://bucket/prefix"),
+    ],
+)
+def test_an_address_is_taken_as_it_is_written(setting, value):
+    assert getattr(Settings(_env_file=None, **{setting: value}), setting) == value
+
+
+@pytest.mark.parametrize("folder", ["segments", "./s3:/x", "a/b:/c", "/s3:/x"])
+def test_a_folder_is_a_folder(folder):
+    assert Settings(_env_file=None, segment_store=folder).segment_store == Path(folder)
+
+
+@pytest.mark.parametrize("host", ["300.1.1.1", "203.0.113.7", "no-such-host.invalid"])
+def test_a_host_that_this_machine_has_not_is_said(tmp_path: Path, host):
+    done = perennial("up", "--data-dir", str(tmp_path / "data"), "--host", host)
+    assert done.returncode == 78
+    assert f"can't listen on {host}:8000: this machine has no such address, so choose another --host" in done.stderr
+    with pytest.raises(metrics.CannotListen, match="no such address, so choose another PERENNIAL_HOST"):
+        server.listen(Settings(_env_file=None, host=host))
 
 
 def test_verify_passes_on_an_honest_ledger_and_fails_where_there_is_none(world: World, tmp_path: Path):

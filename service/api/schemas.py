@@ -6,15 +6,27 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
 from fastapi import Query, Response
-from pydantic import BaseModel, Field, PlainSerializer, StringConstraints
+from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from service.store.digests import timestamp
 
 _NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
-Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+def _in_digits(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch(r"-?[0-9]+", value):
+        raise PydanticCustomError("int_parsing", "must be a whole number, in digits alone")
+    return value
+
+
+IN_DIGITS = BeforeValidator(_in_digits)
+"""For numbers in addresses: pydantic by itself would read 1_0, +10 and 10.0 as 10."""
+Id = Annotated[int, IN_DIGITS]
+Limit = Annotated[int, Query(ge=1, le=1000), IN_DIGITS]
 Before = Annotated[
-    int | None, Query(ge=1, lt=2**63, description="`id` or `version` of the last item of the page before")
+    int | None, Query(ge=1, lt=2**63, description="`id` or `version` of the last item of the page before"), IN_DIGITS
 ]
 Timestamp = Annotated[datetime, PlainSerializer(timestamp, return_type=str)]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from functools import cache
 from importlib.metadata import distribution
 from pathlib import Path
@@ -84,12 +85,19 @@ async def asset(digest: str, name: str, request: Request) -> Response:
     if path is None:
         raise HTTPException(404)
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    if _takes_gzip(",".join(request.headers.getlist("accept-encoding"))):
         body = await run_in_threadpool(_packed, path)
         headers["Content-Encoding"] = "gzip"
     else:
         body = await run_in_threadpool(path.read_bytes)
     return Response(body, headers=headers, media_type=TYPES[path.suffix])
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Return whether an Accept-Encoding header takes gzip (RFC 9110, 12.5.3)."""
+    codings = (each.lower().partition(";") for each in accepted.split(","))
+    taken = {name.strip(): re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight) is None for name, _, weight in codings}
+    return taken.get("gzip", taken.get("*", False))
 
 
 @cache

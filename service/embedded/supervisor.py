@@ -19,6 +19,7 @@ from typing import TextIO
 
 import structlog
 
+from service.addresses import cannot_listen
 from service.embedded.admin_key import ensure_admin_key
 from service.embedded.directory import LOCK_WAIT_SECONDS, DataDirectory, open_data_directory
 from service.embedded.errors import EmbeddedError, Stopped
@@ -91,7 +92,7 @@ def _check_port(host: str, port: int) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
     except OSError as error:
-        reason = f"can't listen on {host}:{port} ({error.strerror}): stop what uses it, or choose another --port"
+        reason = cannot_listen(host, port, error, "--host", "--port")
         raise EmbeddedError(reason, EXIT_CONFIGURATION) from None
 
 

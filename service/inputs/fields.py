@@ -5,10 +5,20 @@ Numbers are exact: ε, δ and whatever shares of them follow from are decimals a
 
 from __future__ import annotations
 
+import unicodedata
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keeps
@@ -69,3 +79,13 @@ def _delay(value: Decimal) -> Decimal:
 
 PublishDelay = Annotated[_Exact, AfterValidator(_delay)]
 """Seconds: 0, or from LEAST_DELAY to LARGEST_DELAY."""
+
+
+def _one_line(text: str) -> str:
+    if any(unicodedata.category(each) in ("Cc", "Zl", "Zp") or each == "\ufffd" for each in text):
+        raise PydanticCustomError("one_line", "must be one line of text in UTF-8, without control characters")
+    return text
+
+
+OneLine = Annotated[str, StringConstraints(min_length=1, max_length=80), AfterValidator(_one_line)]
+"""A short text that people can read and PostgreSQL can hold. U+FFFD: bytes of an address that are no UTF-8."""

@@ -38,7 +38,8 @@ _TYPES = {
     "decimal_number": "a number",
     "float_type": "a number",
     "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
+    "int_parsing": "a whole number, in digits alone",
+    "int_parsing_size": "a whole number of fewer digits",
     "int_type": "a whole number",
 }
 _LISTS = ("list_type", "tuple_type")
@@ -139,8 +140,7 @@ def _annotated(field: FieldInfo) -> Any:
 def _why(error: Mapping[str, Any], name: str, example: str) -> str:
     kind, context, sent = error["type"], error.get("ctx", {}), error.get("input")
     if kind in _TYPES:
-        quoted = isinstance(sent, str) and kind != "int_parsing"  # of an address all is text
-        return f"must be {_TYPES[kind]}{', without quotes' if quoted else ''}"
+        return f"must be {_TYPES[kind]}{_unwanted(kind, sent)}"
     if kind in _OBJECTS:
         return f"must be an object{example or ': names in quotes and values, between { and }'}"
     if kind in _LISTS:
@@ -159,6 +159,13 @@ def _why(error: Mapping[str, Any], name: str, example: str) -> str:
         "union_tag_invalid": f"its 'kind' must be one of {context.get('expected_tags')}"
         f"{_meant(context.get('tag'), _names(context.get('expected_tags')))}",
     }.get(kind) or re.sub("^Input should", "must", error["msg"])
+
+
+def _unwanted(kind: str, sent: object) -> str:
+    """Return what in the writing of a number or a truth value is too much."""
+    if isinstance(sent, str) and not kind.startswith("int_parsing"):  # of an address all is text
+        return ", without quotes"
+    return ", without a point or an exponent" if isinstance(sent, float) and sent.is_integer() else ""
 
 
 def _no_such_field(sent: str, known: Sequence[str]) -> str:
@@ -185,4 +192,4 @@ def _usual(name: str, rule: str) -> str:
 
 def _number(bound: Any) -> str:
     exact = re.sub(r"Decimal\('([^']*)'\)", r"\1", str(bound))  # bounds of exact numbers come as Python writes them
-    return f"{float(exact):.15g}".replace("e-0", "e-")
+    return exact if exact.isdigit() else f"{float(exact):.15g}".replace("e-0", "e-")

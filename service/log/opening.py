@@ -1,20 +1,18 @@
 """Open the log that the setting `redis_url` names: one primary, a list of them, or a cluster."""
 
-import re
 from collections.abc import Sequence
 
+from service.addresses import primaries_of
 from service.log.cluster import SCHEMES, ClusterPrimaries, ClusterReader
 from service.log.primaries import ListedPrimaries, Primaries
 from service.log.reader import Reader
-
-_NEXT_URL = re.compile(r"\s*,\s*(?=[a-z+]+://)")  # a password may hold a comma
 
 
 def read_primaries(url: str) -> Primaries:
     """Return the primaries that the setting `redis_url` names."""
     if url.startswith(SCHEMES):
         return ClusterPrimaries(url)
-    return ListedPrimaries(_NEXT_URL.split(url.strip()))
+    return ListedPrimaries(primaries_of(url))
 
 
 def open_readers(primaries: Primaries) -> Sequence[Reader]:

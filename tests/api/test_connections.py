@@ -17,7 +17,7 @@ OVERRIDDEN = [
     for name, member in vars(Connection).items()
     if inspect.isfunction(member) and not name.startswith("__")
 ] + [(server.Server, uvicorn.Server, name) for name in ("on_tick", "handle_exit")]
-OWN = {"close_if_overdue", "_wait_for_request", "_abort_stalled_reader", "_refuse"}
+OWN = {"close_if_overdue", "_wait_for_request", "_abort_stalled_reader", "_refuse", "_head_bytes"}
 ADVICE = (
     f"uvicorn {uvicorn.__version__} moved an internal that service/api/http builds on: "
     "look at what took its place before you raise the version in pyproject.toml"
@@ -39,6 +39,7 @@ def test_uvicorn_has_every_attribute_that_a_connection_reads():
     try:
         config = uvicorn.Config(lambda: None, http=Connection, ws="none", log_config=None)
         theirs = httptools_impl.HttpToolsProtocol(config, ServerState(), app_state={}, _loop=loop)
+        theirs.on_message_begin()
     finally:
         loop.close()
     read, assigned = _attributes_of_self()

@@ -186,6 +186,41 @@ def test_what_a_request_comes_packed_in_is_bounded(service: Service, start):
         assert sent < 2**22  # what the kernel took beside what was read
 
 
+MOST = connections.MOST_HEAD_BYTES
+
+
+@pytest.mark.parametrize("pause", [False, True], ids=["at once", "in pieces"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(["GET /livez HTTP/1.1", "Host: h", "X: " + "a" * 100_000], id="header"),
+        pytest.param(["GET /livez HTTP/1.1", "Host: h", *(f"X{n}: {'a' * 100}" for n in range(700))], id="headers"),
+        pytest.param(["GET /" + "a" * 66_000 + " HTTP/1.1", "Host: h"], id="path"),
+        pytest.param(["GET /" + "a" * 100_000 + " HTTP/1.1", "Host: h"], id="long path"),
+        pytest.param(["GET /livez?" + "a" * 66_000 + " HTTP/1.1"], id="query"),
+    ],
+)
+def test_a_head_that_is_too_large_is_refused_however_it_comes(service: Service, head, pause):
+    with wire(service) as client:
+        sent = "\r\n".join([*head, "", ""]).encode()
+        client.socket.sendall(sent[:40_000])
+        if pause:
+            time.sleep(0.05)
+        client.socket.sendall(sent[40_000:])
+        closed_with(client.all(), 431, "head-too-large")
+
+
+@pytest.mark.parametrize(("more", "body"), [(0, b" " * 200_000), (0, b""), (1, b"")])
+def test_the_largest_head_is_taken_before_a_large_body_too(service: Service, more, body):
+    start = f"POST /livez HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\nX: "
+    head = start + "a" * (MOST - len(start) - 4 + more) + "\r\n\r\n"
+    with wire(service) as client:
+        client.send("GET /livez HTTP/1.1", "Host: h")
+        assert client.answer()[0] == 200
+        client.socket.sendall(head.encode() + body)
+        assert client.answer()[0] == (431 if more else 405)
+
+
 def test_what_is_not_http_is_a_problem(service: Service):
     with wire(service) as client:
         client.send("\x16\x03\x01 nonsense")

@@ -131,9 +131,34 @@ def test_of_many_mistakes_a_hundred_are_explained(service: Service):
     assert len(problem["errors"]) == 100
 
 
-def test_a_parameter_of_the_address_is_explained(service: Service):
-    problem = refused(service.client().get("/v1/streams?limit=many"), 422, "invalid-request")
-    assert problem["errors"] == [{"field": "query.limit", "reason": "must be a whole number"}]
+@pytest.mark.parametrize("headers", [{"Content-Type": "text/csv"}, {"Content-Encoding": "gzip"}])
+def test_a_body_that_no_route_reads_is_told_which_it_reads(service: Service, headers):
+    answer = service.client().post("/v1/keys", content=b"{}", headers={"Content-Type": "application/json"} | headers)
+    refused(answer, 415, "unsupported-media-type")
+
+
+DIGITS = "9" * 5000
+DEEP = "[" * 3000 + "]" * 3000
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("streams", f'{{"x": {DIGITS}}}', "without numbers of thousands of digits"),
+        ("streams", DEEP, "that is not deeply nested"),
+        ("streams/{stream}/records", f'{{"x": [[{DIGITS}, 1]], "y": [0]}}', "has a number of too many digits."),
+        ("streams/{stream}/records", DEEP, "the body is nested too deeply."),
+        ("streams/{stream}/records", '{"x": [], "x": []}', "the body is not JSON, in UTF-8 and with each name once."),
+        ("streams/{stream}/records", '{"x": "\xff"}', "the body is not JSON, in UTF-8 and with each name once."),
+        ("streams/{stream}/records\n", f'{{"x": [{DIGITS}, 1], "y": 0}}', "has a number of too many digits; send one"),
+        ("streams/{stream}/records\n", DEEP, "is nested too deeply; send one"),
+    ],
+)  # fmt: skip
+def test_json_that_is_too_much_is_not_called_none(service: Service, path, body, reason):
+    kind = "application/x-ndjson" if path.endswith("\n") else "application/json"
+    address = f"/v1/{path.strip()}".format(stream=service.stream())
+    answer = service.client().post(address, content=body.encode("latin-1"), headers={"Content-Type": kind})
+    assert (answer.status_code, reason in answer.json()["detail"]) == (422, True), answer.text
 
 
 REGISTERED = {"mechanism": MECHANISMS.example, "learner": LEARNERS.example}
@@ -287,27 +312,3 @@ def test_a_long_noise_of_a_model_that_works_does_not_alarm(service: Service):
 def test_notes_are_no_part_of_what_is_stored(service: Service):
     made = ok(service.client().post("/v1/publications", json=publication(service.stream(), BATCHES)), 201)
     assert "notes" not in made["plan"]
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "detail"),
-    [
-        (
-            "DELETE",
-            "/v1/streams/{stream}",
-            "This address answers to GET, HEAD. A stream and its ledger stay for ever: ",
-        ),
-        ("DELETE", "/v1/publications/{name}/releases/1", "A release stays for ever"),
-        ("PATCH", "/v1/publications/{name}", "make another one under a new name"),
-        ("PUT", "/v1/keys", "This address answers to GET, HEAD, POST."),
-    ],
-)
-def test_another_method_is_told_which_there_are_and_what_to_do_instead(
-    service: Service, published, method, path, detail
-):
-    stream, name = published
-    answer = service.client().request(method, path.format(stream=stream, name=name))
-    problem = refused(answer, 405, "method-not-allowed")
-    assert detail in problem["detail"]
-    assert answer.headers["allow"] in problem["detail"]
-    assert stream not in problem["detail"]

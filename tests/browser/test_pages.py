@@ -53,6 +53,27 @@ def test_what_a_page_loads_is_kept_for_ever_and_sent_packed(service: Service):
         refused(client.get(f"/dashboard/assets/{digest}/..%2fpages.py"), 404, "not-found")
 
 
+@pytest.mark.parametrize(
+    ("accepted", "packed"),
+    [
+        ("gzip, deflate, br", True),
+        ("br;q=1.0, GZIP;q=0.5", True),
+        ("*", True),
+        ("gzip;q=0", False),
+        ("gzip ; q=0.000, *", False),
+        ("*;q=0", False),
+        ("br, deflate", False),
+        ("x-not-gzip", False),
+        ("", False),
+    ],
+)
+def test_what_a_page_loads_is_packed_for_those_who_take_that(service: Service, accepted, packed):
+    with httpx.Client(base_url=service.url) as client:
+        address = re.findall(r'"(/dashboard/assets/[^"]+)"', client.get("/dashboard").text)[0]
+        answer = client.get(address, headers={"Accept-Encoding": accepted})
+    assert answer.headers.get("content-encoding") == ("gzip" if packed else None)
+
+
 def test_the_front_door_leads_there_without_saying_where_it_stands(service: Service):
     answer = httpx.get(service.url, headers={"Host": "elsewhere.example"})
     assert (answer.status_code, answer.headers["location"]) == (307, "dashboard")

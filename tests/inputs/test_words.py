@@ -17,6 +17,7 @@ class Bounds(BaseModel):
     least: Annotated[float, Field(ge=2)] = 3
     below: Annotated[float, Field(lt=2)] = 1
     most: Annotated[float, Field(le=2)] = 1
+    seed: Annotated[int, Field(strict=True, lt=2**63)] = 1
     text: Annotated[str, Field(min_length=2, max_length=3)] = "ab"
     items: Annotated[list[int], Field(min_length=2, max_length=3)] = [1, 2]
 
@@ -28,12 +29,16 @@ class Bounds(BaseModel):
         ("least", 1, "must be at least 2"),
         ("below", 2, "must be below 2"),
         ("most", 3, "must be at most 2"),
+        ("seed", 2**63, "must be below 9223372036854775808"),
+        ("seed", 2.0, "must be a whole number, without a point or an exponent"),
+        ("seed", 2.5, "must be a whole number"),
+        ("seed", "2", "must be a whole number, without quotes"),
         ("text", "a", "must have 2 or more characters"),
         ("text", "abcd", "must have 3 characters or fewer"),
         ("items", [1], "must have 2 or more items"),
         ("items", [1, 2, 3, 4], "must have 3 items or fewer"),
         ("mist", 1, "no such field (did you mean most?)"),
-        ("zz", 1, "no such field (the fields here are above, below, items, least, most, text)"),
+        ("zz", 1, "no such field (the fields here are above, below, items, least, most, seed, text)"),
     ],
 )
 def test_it_is_said_what_a_field_must_be(field, sent, reason):

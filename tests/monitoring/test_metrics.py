@@ -272,7 +272,7 @@ class TestPorts:
 
     @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
     def test_an_address_that_is_not_ours_is_refused_on_any_port(self, host):
-        with pytest.raises(metrics.CannotListen, match="PERENNIAL_METRICS_HOST"):
+        with pytest.raises(metrics.CannotListen, match="no such address, so choose another PERENNIAL_METRICS_HOST"):
             server.listen(self.settings(metrics_host=host))
         with pytest.raises(metrics.CannotListen), metrics.worker_serving(self.settings(metrics_host=host)):
             pass

@@ -110,6 +110,7 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes what came, unless a request is more packaging than request: the parser keeps heads, however long."""
+        self._piece = len(data)
         super().data_received(data)
         if not self._whole:
             if self._new:  # it may be the end of the request before; the next ones count
@@ -120,7 +121,13 @@ class Connection(HttpToolsProtocol):
                     self._refuse("head-too-large", "large head")
 
     def on_headers_complete(self) -> None:
-        """Read a head; refuse it if RFC 9112 (3.2, 6.1) calls it faulty: a proxy may read it otherwise than we do."""
+        """Read a head; refuse it if it is too large, or if RFC 9112 (3.2, 6.1) calls it faulty.
+
+        A proxy may read a faulty one otherwise than we do. Most heads come in one small piece: those need no counting.
+        """
+        if (self._piece > MOST_HEAD_BYTES or not self._new) and self._head_bytes() > MOST_HEAD_BYTES:
+            self._refuse("head-too-large", "large head")
+            raise HttpParserError
         names = [name for name, _ in self.headers]
         if self.parser.get_http_version() == "1.0":
             if b"transfer-encoding" in names:
@@ -129,6 +136,11 @@ class Connection(HttpToolsProtocol):
             raise HttpParserError
         super().on_headers_complete()
         cast("dict[str, Any]", self.scope)[WHOLE_ANSWER] = partial(_answer, self.cycle)
+
+    def _head_bytes(self) -> int:
+        """Return how long a head is without blanks around values."""
+        line = len(self.parser.get_method()) + len(self.url) + len(b"  HTTP/1.1\r\n")
+        return line + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers) + len(b"\r\n")
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body, and read no more if the application has not taken much of it before.

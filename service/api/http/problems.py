@@ -11,6 +11,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+from starlette.types import Scope
 
 from service.inputs import strict_json, words
 from service.log import LogUnavailable
@@ -69,6 +71,10 @@ _PROBLEMS = {
     "stopping": (503, "This server is stopping"),
 }
 
+
+_UNREAD = (
+    "The body could not be read: send JSON in UTF-8 that is not deeply nested, without numbers of thousands of digits."
+)
 
 # Methods that people miss, with the address they try: what to do instead.
 _INSTEAD = (
@@ -160,10 +166,11 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
-        if request.method == "POST" and media_type(request) != "application/json":
-            return unread_format("application/json").response()
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
-            return unread_coding().response()
+        if any(each["loc"][0] == "body" for each in error.errors()):
+            if media_type(request) != "application/json":
+                return unread_format("application/json").response()
+            if request.headers.get("content-encoding", "identity").lower() != "identity":
+                return unread_coding().response()
         # Pydantic would repeat the input; the place and the reason are enough.
         explained = _explained(error, request)
         errors = [{"field": field_name(place), "reason": reason} for place, reason in explained]
@@ -178,13 +185,13 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
             return unread_coding().response()
         headers = dict(error.headers or {})
         if error.status_code == 405:  # all that the address answers to, not only the first route's
-            headers["Allow"] = ", ".join(_methods(app, request.url.path))
+            headers["Allow"] = ", ".join(_methods(app, request.scope))
         slug = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "invalid-request")
         detail = {
             404: "There is nothing at this address; the OpenAPI document is at /openapi.json.",
             405: _other_methods(request, headers.get("Allow", "")),
             413: "Send less in one request.",
-        }.get(error.status_code, "The request could not be read: send JSON in UTF-8, not deeply nested.")
+        }.get(error.status_code, _UNREAD)
         return Problem(slug, detail, headers=headers).response()
 
     @app.exception_handler(NameTaken)
@@ -223,16 +230,13 @@ def _explained(error: RequestValidationError, request: Request) -> list[tuple[wo
 
 def _other_methods(request: Request, allowed: str) -> str:
     """Return which methods an address answers to, and what takes the place of one that people miss."""
-    answers = (
-        f"This address answers to {allowed}." if allowed else "See /openapi.json for the addresses that there are."
-    )
     path = request.url.path.rstrip("/")
     instead = (
         text
         for method, address, text in _INSTEAD
         if re.fullmatch(method, request.method) and re.fullmatch(address, path)
     )
-    return " ".join([answers, *instead])
+    return " ".join([f"This address answers to {allowed}.", *instead])
 
 
 def field_name(place: tuple[int | str, ...]) -> str:
@@ -240,11 +244,12 @@ def field_name(place: tuple[int | str, ...]) -> str:
     return ".".join(str(part) if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", str(part)) else "…" for part in place)
 
 
-def _methods(app: FastAPI, path: str) -> list[str]:
+def _methods(app: FastAPI, scope: Scope) -> list[str]:
+    """Return all methods that an address answers to, by any route."""
+    bare = {name: scope[name] for name in ("type", "path", "root_path") if name in scope}
     methods = {
-        method.upper()
-        for template, operations in app.openapi()["paths"].items()
-        if re.fullmatch(re.sub(r"\{[^}]+\}", "[^/]+", template), path)
-        for method in operations
+        method
+        for method in ("DELETE", "GET", "PATCH", "POST", "PUT")
+        if any(route.matches(bare | {"method": method})[0] is Match.FULL for route in app.routes)
     }
     return sorted(methods | ({"HEAD"} if "GET" in methods else set()))

@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from service import metrics
+from service.addresses import cannot_listen
 from service.api.app import create_app
 from service.api.http.connections import Connection, close_overdue
 from service.log import LogUnsuitable, probe, read_primaries
@@ -89,8 +90,7 @@ def listen(settings: Settings) -> list[socket.socket]:
         api = _listen_on(settings.host, settings.port)
     except OSError as error:
         raise metrics.CannotListen(
-            f"can't listen on {settings.host}:{settings.port} ({error.strerror}): stop what uses it, or choose another"
-            " --port"
+            cannot_listen(settings.host, settings.port, error, "PERENNIAL_HOST", "PERENNIAL_PORT")
         ) from None
 
     def listen_for_prometheus(host: str, port: int) -> socket.socket:

@@ -12,6 +12,7 @@ from service.api.auth.credentials import Secret, secret_of
 from service.api.auth.scopes import KeyFirst, Reader
 from service.api.auth.visibility import publication_or_404
 from service.api.http.problems import Problem, documented
+from service.api.schemas import IN_DIGITS
 from service.api.services import Services, Shared
 from service.store.database import DatabaseUnavailable
 
@@ -38,7 +39,9 @@ async def follow(
     key: Reader,
     shared: Shared,
     last_event_id: Annotated[
-        int | None, Header(ge=0, lt=2**31, description="The newest version you have; what came after it is sent first")
+        int | None,
+        Header(ge=0, lt=2**31, description="The newest version you have; what came after it is sent first"),
+        IN_DIGITS,
     ] = None,
 ) -> EventSourceResponse:
     """New models as they are published: the latest first, or with Last-Event-ID everything since. It has no end."""

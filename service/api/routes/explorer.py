@@ -11,12 +11,13 @@ from starlette.concurrency import run_in_threadpool
 
 from service.api.auth.scopes import KeyFirst, Reader
 from service.api.http.problems import Problem, documented, media_type, unread_format
-from service.api.schemas import Before, Items, Limit, Timestamp
+from service.api.schemas import Before, Id, Items, Limit, Timestamp
 from service.api.services import Services, Shared
 from service.explorer import datasets
 from service.explorer.comparison import Cell, Comparison, cells, mechanism
 from service.explorer.datasets import SAMPLES, Dataset, Unreadable
 from service.explorer.scores import SCORES
+from service.inputs.fields import OneLine
 from service.mechanisms.configuration import Refused
 from service.mechanisms.registry import MECHANISMS
 from service.store import explorations
@@ -133,7 +134,7 @@ async def add_dataset(
     request: Request,
     key: Reader,
     shared: Shared,
-    name: Annotated[str, Query(min_length=1, max_length=80, description="For people")] = "data",
+    name: Annotated[OneLine, Query(description="For people: one line")] = "data",
     label: Annotated[
         str | None,
         Query(max_length=80, description="CSV: the column of classes; default y, label, class, target or last"),
@@ -161,7 +162,7 @@ async def add_dataset(
 
 
 @router.delete("/datasets/{dataset}", status_code=204, responses=documented("not-found"))
-async def drop_dataset(dataset: int, key: Reader, shared: Shared) -> None:
+async def drop_dataset(dataset: Id, key: Reader, shared: Shared) -> None:
     """Deletes a data set. Results of explorations with it stay."""
 
     def drop(connection: Connection) -> None:
@@ -218,7 +219,7 @@ async def list_explorations(
 
 
 @router.get("/explorations/{exploration}", responses=documented("not-found"))
-async def get_exploration(exploration: int, key: Reader, shared: Shared) -> ExplorationFound:
+async def get_exploration(exploration: Id, key: Reader, shared: Shared) -> ExplorationFound:
     """How far it is, and what was found so far."""
     made, findings = await shared.run(_findings, exploration, key)
     return ExplorationFound(**_info(made).model_dump(), note=NOT_PRIVATE, found=findings)
@@ -230,7 +231,7 @@ async def get_exploration(exploration: int, key: Reader, shared: Shared) -> Expl
     | {200: {"description": "CSV", "content": {"text/csv": {"schema": {"type": "string"}}}}},
     response_class=Response,
 )
-async def get_table(exploration: int, key: Reader, shared: Shared) -> Response:
+async def get_table(exploration: Id, key: Reader, shared: Shared) -> Response:
     """Writes the results so far as CSV: a row for each release that was judged, scores in the last one of each run."""
     made, findings = await shared.run(_findings, exploration, key)
     out = io.StringIO()
@@ -251,7 +252,7 @@ async def get_table(exploration: int, key: Reader, shared: Shared) -> Response:
 
 
 @router.delete("/explorations/{exploration}", responses=documented("not-found"))
-async def cancel(exploration: int, key: Reader, shared: Shared) -> ExplorationInfo:
+async def cancel(exploration: Id, key: Reader, shared: Shared) -> ExplorationInfo:
     """Cancels it if it has not ended; what was found so far stays."""
 
     def end(connection: Connection) -> Exploration:

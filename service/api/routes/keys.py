@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from service.api.auth.scopes import Admin, KeyFirst
 from service.api.http.problems import Problem, documented
-from service.api.schemas import Before, Items, Limit, Name, Timestamp
+from service.api.schemas import Before, Id, Items, Limit, Name, Timestamp
 from service.api.services import Shared
 from service.store import keys
 
@@ -75,7 +75,7 @@ async def list_keys(
 
 
 @router.delete("/{key}", status_code=204, responses=documented("invalid-request", "not-found", "last-admin-key"))
-async def revoke_key(key: int, admin: Admin, shared: Shared) -> Response:
+async def revoke_key(key: Id, admin: Admin, shared: Shared) -> Response:
     """Revokes a key, at once and for ever."""
     _unlimited(admin)
     try:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from service.api.auth.scopes import KeyFirst, Reader
 from service.api.auth.visibility import stream_or_404
 from service.api.http.problems import documented
-from service.api.schemas import DECLASSIFIED, Before, Charge, Items, Limit, SlotsLoss, as_json
+from service.api.schemas import DECLASSIFIED, IN_DIGITS, Before, Charge, Items, Limit, SlotsLoss, as_json
 from service.api.schemas import Budget as ShownBudget
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Shared
@@ -30,7 +30,9 @@ from service.store.rows import Rows
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 
-Edge = Annotated[int | None, Query(ge=0, lt=2**62, description="Only of records from `start` on, before `end`")]
+Edge = Annotated[
+    int | None, Query(ge=0, lt=2**62, description="Only of records from `start` on, before `end`"), IN_DIGITS
+]
 
 
 class LedgerRange(BaseModel):

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from service.api.auth.scopes import Admin, KeyFirst, Reader
 from service.api.auth.visibility import publication_or_404, stream_or_404
 from service.api.http.problems import Problem, documented
-from service.api.schemas import Before, Items, Limit, Name, Timestamp
+from service.api.schemas import Before, Items, Limit, Name, Timestamp, is_name
 from service.api.services import Shared
 from service.learners.linear import ReleasedModel
 from service.ledger import open_entry, open_ledger
@@ -230,7 +230,8 @@ def _configuration(
 
 def _release(connection: Connection, key: Key, named: ReleasedModel) -> releases.Release:
     """Return a release that this key may see. Raises Refused."""
-    source = publications.find(connection, named.publication, visible=key.streams)
+    name = named.publication
+    source = publications.find(connection, name, visible=key.streams) if is_name(name) else None
     release = None if source is None else releases.find(connection, source.id, named.version)
     if release is None:
         raise Refused("learner.origin", "there is no such release, or this key may not see it")

@@ -139,7 +139,11 @@ def _read(body: bytes, cardinality: int) -> tuple[list[LinearQuery], list[tuple[
     try:
         document = parsed(body)
     except UNUSUAL:
-        return [], [(None, "the body is not JSON")], False
+        return (
+            [],
+            [(None, "the body is not JSON, in UTF-8, not deeply nested, and with numbers of at most 64 bits")],
+            False,
+        )
     one = hasattr(document, "keys")
     if not one and not hasattr(document, "as_buffer"):
         return [], [(None, "the body must be a query, or an array of queries")], False

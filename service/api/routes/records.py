@@ -20,7 +20,7 @@ from service.api.http.flight import Body
 from service.api.http.large_bodies import Batch, ReaderDied
 from service.api.http.large_process import Task
 from service.api.http.problems import Problem, documented, media_type, unread_format
-from service.api.schemas import UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, as_json, is_entry
+from service.api.schemas import IN_DIGITS, UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, as_json, is_entry
 from service.api.services import Services, Shared, services
 from service.log import BacklogFull, IdempotencyConflict, LogClosed, LogUnavailable
 from service.settings import Settings
@@ -243,8 +243,8 @@ async def erase_records(
     stream: str,
     admin: Admin,
     shared: Shared,
-    start: Annotated[int, Query(ge=0, lt=2**63)],
-    end: Annotated[int, Query(ge=1, lt=2**63)],
+    start: Annotated[int, Query(ge=0, lt=2**63), IN_DIGITS],
+    end: Annotated[int, Query(ge=1, lt=2**63), IN_DIGITS],
 ) -> Range:
     """Erases records [start, end): nothing for every later fit, and their bytes are deleted. They stay charged."""
 

@@ -25,7 +25,7 @@ from service.api.http.whole_answers import WholeResponse
 from service.api.long_polls import await_newer, known_version, newest_of, wait_seconds
 from service.api.prediction_noise import PredictionNoise, noise_of
 from service.api.release_body import shown
-from service.api.schemas import X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json
+from service.api.schemas import IN_DIGITS, X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json
 from service.api.services import Services, Shared, services
 from service.mechanisms.linear import predict
 from service.store import releases
@@ -39,7 +39,7 @@ from service.streams.layout import RecordLayout
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
 
 MOST_STRETCHES = 512
-Version = Annotated[int, Path(ge=1, lt=2**31)]
+Version = Annotated[int, Path(ge=1, lt=2**31), IN_DIGITS]
 
 
 class Stretch(BaseModel):
@@ -80,7 +80,7 @@ async def list_releases(
     shared: Shared,
     limit: Limit = 100,
     before: Annotated[
-        int | None, Query(ge=1, lt=2**31, description="version of the last release of the page before")
+        int | None, Query(ge=1, lt=2**31, description="version of the last release of the page before"), IN_DIGITS
     ] = None,
 ) -> Items[ReleaseInfo]:
     """Lists every version, newest first, without the parameters' values."""
@@ -218,7 +218,7 @@ async def predict_labels(
     request: Request,
     key: Reader,
     shared: Shared,
-    version: Annotated[int | None, Query(ge=1, lt=2**31, description="default: the latest")] = None,
+    version: Annotated[int | None, Query(ge=1, lt=2**31, description="default: the latest"), IN_DIGITS] = None,
     noise: Annotated[bool, Query(description="also what the noise of the release may have done")] = False,
 ) -> Prediction:
     """Labels and scores by a released model. Nothing of the request is kept."""

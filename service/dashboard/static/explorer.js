@@ -121,7 +121,8 @@ async function compare() {
 async function upload() {
   const file = $("file").files[0];
   if (!file) throw new Error("Choose a file first.");
-  const query = new URLSearchParams({ name: file.name.slice(0, 80), ...($("label").value ? { label: $("label").value } : {}) });
+  const name = [...file.name.replace(/[\p{Cc}\p{Zl}\p{Zp}\ufffd]/gu, " ")].slice(0, 80).join("");
+  const query = new URLSearchParams({ name, ...($("label").value ? { label: $("label").value } : {}) });
   const kept = await told(`${at}/datasets?${query}`, as(file, file.name.endsWith(".npz") ? "application/x-npz" : "text/csv"));
   await data(String(kept.id));
   $("uploaded").textContent = `${kept.name} is there: ${counted(kept.records, "record")}. Only this key sees it.`;

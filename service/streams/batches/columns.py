@@ -110,7 +110,7 @@ def _slowly(body: bytes, layout: RecordLayout) -> Columns:
         document = whole(body)
     except (ValueError, RecursionError) as error:
         where = f": {not_json(error.doc, error.pos)}" if isinstance(error, json.JSONDecodeError) else ""
-        raise InvalidRecords((None, f"the body is not JSON, in UTF-8 and with each name once{where}")) from None
+        raise InvalidRecords((None, f"the body {unreadable(error)}{where}")) from None
     if reason := _wrong_document(document, names):
         raise InvalidRecords((None, reason))
     return from_values({name: document[name] for name in names}, layout)
@@ -124,8 +124,21 @@ def whole(text: bytes) -> Any:
 def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
     members_by_name = dict(members)
     if len(members_by_name) < len(members):
-        raise ValueError("a name comes twice")
+        raise _RepeatedName
     return members_by_name
+
+
+class _RepeatedName(ValueError):
+    pass
+
+
+def unreadable(error: ValueError | RecursionError) -> str:
+    """Return why `whole` could not read a text, to go on after the text's name."""
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | _RepeatedName):
+        return "is not JSON, in UTF-8 and with each name once"
+    return "has a number of too many digits"
 
 
 def _wrong_document(document: Any, names: list[str]) -> str | None:

@@ -13,7 +13,7 @@ from service.streams.batches.checks import (
     from_values,
     listed,
 )
-from service.streams.batches.columns import SHORT_BYTES, Read, first_read, parsed, whole
+from service.streams.batches.columns import SHORT_BYTES, Read, first_read, parsed, unreadable, whole
 from service.streams.batches.named import read_fast
 from service.streams.codec import Columns
 from service.streams.layout import RecordLayout
@@ -104,8 +104,8 @@ def _slowly(body: bytes, layout: RecordLayout) -> Columns:
     for row, line in enumerate(body.split(b"\n") if body else ()):
         try:
             record = whole(line)
-        except (ValueError, RecursionError):
-            reasons.append((row, "is not JSON, in UTF-8 and with each name once; send one object per line"))
+        except (ValueError, RecursionError) as error:
+            reasons.append((row, f"{unreadable(error)}; send one object per line"))
             continue
         if not isinstance(record, dict) or record.keys() != set(names):
             reasons.append((row, f"must be an object with {listed(names)} and nothing else"))
