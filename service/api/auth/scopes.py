@@ -10,7 +10,7 @@ from fastapi.security.base import SecurityBase
 
 from service.api.auth.credentials import secret_of
 from service.api.http.bodies import ConfigurationRequest
-from service.api.http.problems import Problem, too_many_requests
+from service.api.http.problems import Problem, too_many_requests, unauthenticated
 from service.api.services import services
 from service.store.keys import Key
 
@@ -40,11 +40,7 @@ class May(SecurityBase):
         asker = request.client.host if request.client else ""
         key = await shared.keys.find(shown, asker) if shown else None
         if key is None:
-            raise Problem(
-                "unauthenticated",
-                "Send `Authorization: Bearer KEY` with a key that is known and not revoked.",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            raise unauthenticated()
         if early := shared.requests.early(key.id):
             raise too_many_requests("This key asks too often.", early)
         shared.requests.count(key.id)

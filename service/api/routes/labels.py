@@ -92,6 +92,7 @@ async def next_label_request(
             changed.clear()
             if await request.is_disconnected():  # nobody would look at what is leased for this
                 return Response(status_code=204)
+            await shared.keys.check_again(request)  # before anything is leased: it may have been revoked meanwhile
             leased = await shared.run(labels.lease, row.id, seconds=labelling.lease_seconds)
             if leased is not None:
                 x = await run_in_threadpool(_read, shared, row, leased)
