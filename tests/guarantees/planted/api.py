@@ -248,6 +248,14 @@ def a_revoked_key_that_is_given_a_record() -> None:
     rewrite(labels.next_label_request, ("await shared.keys.check_again(request)", "pass"))
 
 
+@bug(f"{_LABELS}::test_head_tells_whether_there_is_a_record_and_leases_none")
+def a_look_that_leases_a_record() -> None:
+    """Nobody sees the record, and everybody waits until that lease ends."""
+    from service.api.routes import labels
+
+    rewrite(labels.next_label_request, ('if "perennial.head" in request.scope', "if False"))
+
+
 @bug("tests/api/test_linearizable.py::test_no_answer_is_older_than_its_question_and_no_key_outlives_its_time")
 def a_revoked_key_that_waits_on() -> None:
     """A long poll that began in time is sent a version that came after its key was revoked."""
