@@ -8,7 +8,9 @@ import httpx
 import numpy as np
 import pytest
 
+from service.api.auth import known_keys
 from service.api.auth.credentials import PAGE_HEADER, SESSION_COOKIE
+from service.store import keys
 from tests.api.test_labels import next_request, post, publish, unlabelled
 from tests.api.test_records import refused
 from tests.conftest import HANG_SECONDS, Service, ok, serving, unique, wait_until
@@ -24,6 +26,7 @@ class Asker:
         body = {"name": unique("key"), "scopes": list(scopes)}
         made = ok(service.client().post("/v1/keys", json=body), 201)
         self._id, self.headers = made["id"], {"Authorization": f"Bearer {made['key']}"}
+        self._requests, self._known = server.app.state.services.requests, server.app.state.services.keys
 
     def revoke(self) -> None:
         """Take its key away."""
@@ -51,6 +54,27 @@ class Asker:
             answer, new = waits.result(HANG_SECONDS), httpx.get(url, headers=self.headers | prefer)
         refused(answer, 401, "unauthenticated")
         assert (answer.status_code, answer.content, answer.headers.keys()) == (401, new.content, new.headers.keys())
+
+    def sends(self, path: str, body: bytes, *, declared: bool = False) -> httpx.Response:
+        """Return the answer to a body of which the rest comes after its key was revoked."""
+        before = self._requests._due.get(self._id)
+
+        def pieces() -> Iterator[bytes]:
+            yield body[:1]
+            wait_until(lambda: self._requests._due.get(self._id) != before)  # it was let in
+            self.revoke()
+            shown = self.headers["Authorization"].removeprefix("Bearer "), keys.find
+            wait_until(lambda: self._known.remembered(shown) is None)  # its API has heard of that
+            yield body[1:]
+
+        headers = self.headers | {"Content-Type": "application/json"}
+        headers |= {"Content-Length": str(len(body))} if declared else {}
+        return httpx.post(self._server.url + path, content=pieces(), headers=headers, timeout=HANG_SECONDS)
+
+    def sends_at_once(self, path: str, body: bytes) -> httpx.Response:
+        """Return the answer to a body that comes at once."""
+        headers = self.headers | {"Content-Type": "application/json"}
+        return httpx.post(self._server.url + path, content=body, headers=headers, timeout=HANG_SECONDS)
 
 
 @pytest.fixture
@@ -117,3 +141,26 @@ def test_a_session_that_ends_is_sent_nothing_more(request, asker, which, path):
     visitor = asker("read", "label")
     visitor.sign_in()
     visitor.waits(publication, path, visitor.sign_out, seconds=2)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_batch_that_comes_slowly_is_not_stored(service: Service, asker, monkeypatch, declared):
+    monkeypatch.setattr(known_keys, "KEY_CACHE_SECONDS", 1000.0)  # so that what is declared is read without a look
+    stream, producer = service.stream(), asker("ingest")
+    path, body = f"/v1/streams/{stream}/records", b'{"x": [[1, 0]], "y": [1]}'
+    ok(producer.sends_at_once(path, body), 202)
+    refused(producer.sends(path, body, declared=declared), 401, "unauthenticated")
+    assert service.post(stream, [[0, 1]], [0]) == (1, 2)
+
+
+def test_no_key_is_made_by_a_request_that_comes_slowly(service: Service, asker):
+    name = unique("key")
+    body = f'{{"name": "{name}", "scopes": ["admin"]}}'.encode()
+    refused(asker("admin").sends("/v1/keys", body), 401, "unauthenticated")
+    assert name not in [key["name"] for key in ok(service.client().get("/v1/keys"))["items"]]
+
+
+@pytest.mark.parametrize("what", ["predict", "queries"])
+def test_a_request_that_comes_slowly_is_told_nothing(asker, released, what):
+    body = b'{"x": [[1, 0]]}' if what == "predict" else b'{"weights": [1]}'
+    refused(asker("read").sends(f"/v1/publications/{released[1]}/{what}", body), 401, "unauthenticated")

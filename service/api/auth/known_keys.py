@@ -65,12 +65,16 @@ class KnownKeys:
     async def check_again(self, request: Request) -> None:
         """Raise what a new request would get, if the key of one that was let in is valid no more.
 
-        Each request that has waited calls this after the wait, before it answers or changes anything.
+        Each request that has waited, be it for its own body, calls this after the wait, before it answers or changes
+        anything.
 
         Numbers: 1.6 µs of processor time where the key was looked up lately. Where it was not, of many who are woken
         together one look for each key answers all.
         """
-        shown = secret_of(request)
+        await self.check(secret_of(request))
+
+    async def check(self, shown: Secret | None) -> None:
+        """Do the same for the key that a request showed."""
         if shown is None or await self.find(shown) is None:
             raise unauthenticated()
 

@@ -264,6 +264,22 @@ def a_revoked_key_that_waits_on() -> None:
     rewrite(releases.get_latest_release, ("await shared.keys.check_again(request)", "pass"))
 
 
+@bug(f"{_REVOKED}::test_no_key_is_made_by_a_request_that_comes_slowly")
+def a_revoked_administrator_who_had_begun_to_speak() -> None:
+    """Somebody whose key was revoked makes another, by a request whose body had not come yet."""
+    from service.api.auth.scopes import May
+
+    rewrite(May.__call__, ("await (await services(request)).keys.check_again(request)", "pass"))
+
+
+@bug(f"{_REVOKED}::test_a_batch_that_comes_slowly_is_not_stored[True]")
+def a_revoked_producer_who_had_begun_to_send() -> None:
+    """A batch is stored of a key that was revoked before most of it came."""
+    from service.api import ready_appends
+
+    rewrite(ready_appends._appended, ("await shared.keys.check(ready.shown)", "pass"))
+
+
 @bug(f"{_LABELS}::test_how_many_labels_came_is_told_to_who_may_give_some")
 def labels_that_everybody_sees_counted() -> None:
     """How many labels came may tell of a record."""
