@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from service.api.http.bodies import INLINE_BYTES
 from service.api.http.whole_answers import head, send_whole
-from service.api.ready_keys import ready_key
+from service.api.ready_keys import ready_key, shown_key
 from service.api.routes import metrics
 from service.api.routes.records import (
     LONGEST_IDEMPOTENCY_KEY,
@@ -31,6 +31,7 @@ from service.streams.batches import READERS
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from service.api.auth.credentials import Secret
     from service.api.http.flight import Body
     from service.api.http.whole_answers import Head
     from service.api.services import Services
@@ -47,6 +48,7 @@ class Ready(NamedTuple):
 
     shared: Services
     key: Key
+    shown: Secret | None
     stream: Stream
     kind: str  # the media type
     idempotency_key: str  # or ""
@@ -97,7 +99,9 @@ class ReadyAppends:
         key = ready_key(shared, headers, "ingest")
         if key is None or (key.streams is not None and stream.name not in key.streams):
             return None
-        return Ready(shared, key, stream, kind, headers.get(b"idempotency-key", b"").decode("latin-1"))
+        return Ready(
+            shared, key, shown_key(headers), stream, kind, headers.get(b"idempotency-key", b"").decode("latin-1")
+        )
 
 
 def _reads_at_once(shared: Services, stream: Stream, headers: dict[bytes, bytes]) -> bool:
@@ -123,6 +127,7 @@ async def _appended(ready: Ready, receive: Receive) -> dict[str, object]:
         shared.in_flight.body(ready.key.id) as held,
     ):
         body = await _body(receive, held)
+        await shared.keys.check(ready.shown)
         with refusals(shared.settings, most):
             batch = read_batch(body, ready.kind, stream, most, secret, known_again=scope is not None)
         return await append(shared, stream, batch, scope)

@@ -69,7 +69,9 @@ class Services:
 
     async def body(self, request: Request, held: Body) -> bytes:
         """Read a request's body, or refuse it."""
-        return await read_body(request, self.settings.max_body_bytes, held, self.large)
+        body = await read_body(request, self.settings.max_body_bytes, held, self.large)
+        await self.keys.check_again(request)
+        return body
 
     async def batch(self, request: Request, held: Body) -> bytes | Large:
         """Read the body of a request that sends records, or refuse it; a large one is neither unpacked nor parsed."""

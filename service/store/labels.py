@@ -30,6 +30,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     DateTime,
+    Select,
     and_,
     delete,
     exists,
@@ -123,17 +124,7 @@ def _visible(identities: Collection[int]) -> ColumnElement[bool]:
 
 def lease(connection: Connection, publication: int, *, seconds: float) -> Leased | None:
     """Ask somebody for the label of the next record that nobody is at; None: there is none."""
-    free = (
-        select(label_requests.c.record)
-        .where(
-            _visible([publication]),
-            is_open(),
-            or_(label_requests.c.leased_until.is_(None), label_requests.c.leased_until <= func.clock_timestamp()),
-        )
-        .order_by(label_requests.c.record)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-    )
+    free = _free(publication).order_by(label_requests.c.record).limit(1).with_for_update(skip_locked=True)
     row = connection.execute(
         update(label_requests)
         .where(label_requests.c.publication_id == publication, label_requests.c.record == free.scalar_subquery())
@@ -147,6 +138,18 @@ def lease(connection: Connection, publication: int, *, seconds: float) -> Leased
         until=min(row.leased_until, row.expires_at),
         expires_at=row.expires_at,
         waiting=progress(connection, [publication])[publication].waiting,
+    )
+
+
+def any_free(connection: Connection, publication: int) -> bool:
+    """Return whether there is a record for whose label nobody is asked now."""
+    return bool(connection.execute(select(_free(publication).exists())).scalar_one())
+
+
+def _free(publication: int) -> Select[tuple[int]]:
+    lapsed = label_requests.c.leased_until <= func.clock_timestamp()
+    return select(label_requests.c.record).where(
+        _visible([publication]), is_open(), or_(label_requests.c.leased_until.is_(None), lapsed)
     )
 
 

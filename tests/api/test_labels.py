@@ -186,6 +186,25 @@ def test_who_went_away_while_waiting_is_given_nothing(service: Service):
     assert next_request(service, publication)["record"] == 0
 
 
+def test_head_tells_whether_there_is_a_record_and_leases_none(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream, size=1, batching="fixed_batch", lease_seconds=1000)
+    path, client = f"/v1/publications/{publication}/label-requests", service.client(service.key("label"))
+
+    assert client.head(path).status_code == 204
+    post(service, stream, np.ones((1, 2)))
+    wait_until(lambda: client.head(path).status_code == 200)
+    answer = client.head(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert "content-length" not in answer.headers
+    record = service.client().get(path)
+    assert ok(record)["record"] == 0
+    assert answer.headers["cache-control"] == record.headers["cache-control"]
+    answer = client.head(path, headers={"Prefer": "wait=60"})
+    assert answer.status_code == 204
+    assert "preference-applied" not in answer.headers
+
+
 def test_how_many_labels_came_is_told_to_who_may_give_some(service: Service):
     stream = unlabelled(service)
     publication = publish(service, stream)

@@ -1,8 +1,8 @@
 """No answer of `GET latest` is older than what was visible when it was asked for; a revoked key reads no more.
 
-Readers of the latest and of versions, publishing, a stop and revocations of keys run side by side for a while, and
-everybody notes what was seen from when to when. Only the order of those moments is judged, so a slow machine changes
-nothing.
+Readers of the latest and of versions, some who wait for a version that is to come, publishing, a stop and revocations
+of keys run side by side for a while, and everybody notes what was seen from when to when. Only the order of those
+moments is judged, so a slow machine changes nothing.
 """
 
 import contextlib
@@ -19,11 +19,12 @@ import httpx
 from service.api.auth.known_keys import KEY_CACHE_SECONDS
 from service.store import newest
 from service.store.database import Database
-from tests.conftest import Service, ok, unique
+from tests.conftest import Service, ok, unique, wait_until
 
 DELAYS = (0.05, 0.2, 1.0)
 BATCHES = {"kind": "independent_batches", "batch": 2}
 VERSIONS = 12  # that the first publication reaches
+WAITING = 6  # keys, for its last version; half of them are revoked
 
 
 @dataclass(frozen=True)
@@ -110,23 +111,71 @@ class Reader:
             self._new_key()
 
 
+class Waiter:
+    """Waits for the version after this one, with a key of its own, which may be revoked at any moment."""
+
+    def __init__(self, service: Service, name: str, version: int, done: threading.Event) -> None:
+        made = ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read"]}), 201)
+        self._service, self._client, self._key = service, service.client(made["key"]), made["id"]
+        self._name, self._version, self._done = name, version, done
+        self.revoked = Moments(math.inf)
+
+    def __call__(self) -> httpx.Response:
+        """Return the answer to it."""
+        headers = {"Prefer": "wait=60", "If-None-Match": f'"{self._version}.json.1"'}
+        while True:
+            answer = self._client.get(f"/v1/publications/{self._name}/releases/latest", headers=headers)
+            if answer.status_code != 304 or self._done.is_set():  # 304: its time was up
+                return answer
+
+    def revoke(self) -> None:
+        """Take its key away from it."""
+        self.revoked = Moments(time.monotonic())
+        assert self._service.client().delete(f"/v1/keys/{self._key}").status_code == 204
+        self.revoked.ended = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Return whether its key was revoked so long ago that it gets nothing new."""
+        return time.monotonic() > self.revoked.ended + KEY_CACHE_SECONDS
+
+    def check(self, answer: httpx.Response, truth: list[Seen]) -> None:
+        """Check that its key gets nothing that came after its time, and is refused only if it was revoked."""
+        if answer.status_code == 401:
+            assert self.revoked.began < math.inf, "a key was refused that nobody revoked"
+            return
+        version = ok(answer)["version"]
+        assert version > self._version
+        not_yet = max(each.began for each in truth if each.version < version)
+        assert not_yet <= self.revoked.ended + KEY_CACHE_SECONDS, "a key was sent what came after it was revoked"
+
+
 def test_no_answer_is_older_than_its_question_and_no_key_outlives_its_time(service: Service):
     stream = service.stream(epsilon=100)
     names = [service.publish(stream, BATCHES, publish_delay=delay) for delay in DELAYS]
     readers = [Reader(service, name) for name in names]
     done = threading.Event()
+    waiters = [Waiter(service, names[0], VERSIONS - 1, done) for _ in range(WAITING)]
+    to_revoke = dict(zip(random.sample(range(1, VERSIONS), WAITING // 2), waiters, strict=False))
 
     def visible(name: str) -> int:
         with database.transaction() as connection:
             return newest.find(connection, name, None).latest or 0
 
-    with contextlib.closing(Database(service.settings.database_url)) as database, ThreadPoolExecutor(6) as pool:
+    with (
+        contextlib.closing(Database(service.settings.database_url)) as database,
+        ThreadPoolExecutor(6 + WAITING) as pool,
+    ):
         truths = [pool.submit(observe, lambda of=name: visible(of), name, done) for name in names]
         reads = [pool.submit(observe, reader, name, done) for name, reader in zip(names, readers, strict=True)]
+        waits = [pool.submit(waiter) for waiter in waiters]
         stopped, posted = random.randrange(1, VERSIONS), 0
         try:
             while visible(names[0]) < VERSIONS:
                 posted += 1
+                if posted in to_revoke:
+                    to_revoke[posted].revoke()
+                if posted == VERSIONS:
+                    wait_until(lambda: all(waiter.is_over() for waiter in to_revoke.values()))
                 service.post(stream, [[1, 0], [0, 1]], [0, 1])
                 if posted == stopped:
                     ok(service.client().delete(f"/v1/publications/{names[1]}"))
@@ -139,3 +188,5 @@ def test_no_answer_is_older_than_its_question_and_no_key_outlives_its_time(servi
             not_older(read.result(), truth.result())
             not_older(truth.result(), read.result())
             reader.check()
+        for waiter, wait in zip(waiters, waits, strict=True):
+            waiter.check(wait.result(), truths[0].result())

@@ -135,6 +135,15 @@ def unread_coding(*read: str) -> Problem:
     )
 
 
+def unauthenticated() -> Problem:
+    """Return the refusal of a request that shows no valid key."""
+    return Problem(
+        "unauthenticated",
+        "Send `Authorization: Bearer KEY` with a key that is known and not revoked.",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
 def too_many_requests(what: str, early: float) -> Problem:
     """Return the refusal of a request that came so many seconds too early."""
     return Problem(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import structlog
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
@@ -81,17 +82,22 @@ async def next_label_request(
 ) -> Response:
     """Return the next record to label, leased to whoever asks: nobody else gets it until the lease ends.
 
-    A record that was erased, or came empty, is given to nobody.
+    A record that was erased, or came empty, is given to nobody. HEAD tells at once whether there is one, and leases it
+    to nobody.
     """
     wait = wait_seconds(whole(request, "prefer", prefer))
     headers = {"Cache-Control": "no-store"} | ({} if wait is None else {"Preference-Applied": f"wait={wait}"})
     row, labelling = await shared.run(_asking, key, publication)
+    if "perennial.head" in request.scope:  # nobody would see the record: it is leased to nobody
+        free = await shared.run(labels.any_free, row.id)
+        return _head(200 if free else 204)
     deadline = asyncio.get_running_loop().time() + (wait or 0)
     async with shared.notifier.waiting(publication) as changed:
         while True:
             changed.clear()
             if await request.is_disconnected():  # nobody would look at what is leased for this
                 return Response(status_code=204)
+            await shared.keys.check_again(request)  # before anything is leased: it may have been revoked meanwhile
             leased = await shared.run(labels.lease, row.id, seconds=labelling.lease_seconds)
             if leased is not None:
                 x = await run_in_threadpool(_read, shared, row, leased)
@@ -137,6 +143,14 @@ async def give_label(publication: str, given: Label, key: Labeller, shared: Shar
     taken = await shared.run(take)
     _log.info("label_given", publication=publication, record=given.record, key=key.id)
     return taken
+
+
+def _head(status: int) -> Response:
+    """Return the head of an answer whose length is not known."""
+    headers = {"Cache-Control": "no-store"}
+    if status == 204:
+        return Response(status_code=status, headers=headers)
+    return StreamingResponse(iter(()), status, headers, media_type="application/json")
 
 
 def _asking(connection: Connection, key: Key, publication: str) -> tuple[Publication, Labelling]:

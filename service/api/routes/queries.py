@@ -107,6 +107,7 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
             body = await shared.body(request, held)
             cardinality, answering = await shared.run(look)
             async with shared.answering:
+                await shared.keys.check_again(request)
                 return await run_in_threadpool(answers, body)
     except InvalidRecords as refused:
         raise refusal(refused) from None

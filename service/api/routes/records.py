@@ -106,6 +106,7 @@ async def post_records(request: Request) -> Response:
         raise unread_format(*batches.READERS)
     with only_once(shared, row, key, idempotency_key) as scope, shared.in_flight.body(key.id) as held:
         batch = await _read(request, shared, row, held, known_again=scope is not None)
+        await shared.keys.check_again(request)
         return as_json(await append(shared, row, batch, scope), 202)
 
 

@@ -146,6 +146,7 @@ async def get_latest_release(
         known = known_version(if_none_match)
         than = (seen.latest if known is None else known) or 0
         version = await await_newer(shared, key, publication, representation, than=than, seconds=wait)
+        await shared.keys.check_again(request)  # after that version was looked for: it may have been revoked meanwhile
     if version is None:
         raise _nothing_yet({} if wait is None else {"Preference-Applied": f"wait={wait}"})
     body = await _body(shared, publication, seen, version, representation, if_none_match)

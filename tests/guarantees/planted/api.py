@@ -8,7 +8,7 @@ from typing import Any
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _ACCESS, _SESSIONS = "tests/api/test_access.py", "tests/api/test_sessions.py"
-_FLIGHT = "tests/api/test_flight.py"
+_FLIGHT, _REVOKED = "tests/api/test_flight.py", "tests/api/test_revoked_while_waiting.py"
 _PUBLICATIONS, _NAMES = "tests/api/test_publications.py", "tests/api/test_publication_names.py"
 _MESSAGES = "tests/api/test_messages.py"
 _LABELS, _RECORDS = "tests/api/test_labels.py", "tests/api/test_records.py"
@@ -238,6 +238,46 @@ def a_revoked_key_that_follows_on() -> None:
     from service.api.routes import events
 
     rewrite(events._events, (" or shown_key is None or await shared.keys.find(shown_key) is None", ""))
+
+
+@bug(f"{_REVOKED}::test_no_record_is_leased_to_it")
+def a_revoked_key_that_is_given_a_record() -> None:
+    """A request that waits outlives its key, and sees a record that came after that."""
+    from service.api.routes import labels
+
+    rewrite(labels.next_label_request, ("await shared.keys.check_again(request)", "pass"))
+
+
+@bug(f"{_LABELS}::test_head_tells_whether_there_is_a_record_and_leases_none")
+def a_look_that_leases_a_record() -> None:
+    """Nobody sees the record, and everybody waits until that lease ends."""
+    from service.api.routes import labels
+
+    rewrite(labels.next_label_request, ('if "perennial.head" in request.scope', "if False"))
+
+
+@bug("tests/api/test_linearizable.py::test_no_answer_is_older_than_its_question_and_no_key_outlives_its_time")
+def a_revoked_key_that_waits_on() -> None:
+    """A long poll that began in time is sent a version that came after its key was revoked."""
+    from service.api.routes import releases
+
+    rewrite(releases.get_latest_release, ("await shared.keys.check_again(request)", "pass"))
+
+
+@bug(f"{_REVOKED}::test_no_key_is_made_by_a_request_that_comes_slowly")
+def a_revoked_administrator_who_had_begun_to_speak() -> None:
+    """Somebody whose key was revoked makes another, by a request whose body had not come yet."""
+    from service.api.auth.scopes import May
+
+    rewrite(May.__call__, ("await (await services(request)).keys.check_again(request)", "pass"))
+
+
+@bug(f"{_REVOKED}::test_a_batch_that_comes_slowly_is_not_stored[True]")
+def a_revoked_producer_who_had_begun_to_send() -> None:
+    """A batch is stored of a key that was revoked before most of it came."""
+    from service.api import ready_appends
+
+    rewrite(ready_appends._appended, ("await shared.keys.check(ready.shown)", "pass"))
 
 
 @bug(f"{_LABELS}::test_how_many_labels_came_is_told_to_who_may_give_some")
