@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
