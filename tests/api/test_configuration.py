@@ -94,7 +94,7 @@ def test_the_key_the_size_and_the_format_are_looked_at_first(service: Service, p
 def test_what_is_not_json_is_refused_as_such(service: Service, path, body):
     problem = refused(send(service.client(), path, body), 422, "invalid-request")
     assert "twice" not in problem["detail"]
-    assert "digits" not in problem["detail"]
+    assert "significant digits" not in problem["detail"]
 
 
 def test_what_is_twice_or_too_long_makes_nothing(service: Service):
