@@ -12,13 +12,19 @@ from tests.conftest import Service
 TABLE = "".join(f"{row % 7},{(row * 3) % 11},{'up' if row % 7 > 3 else 'down'}\n" for row in range(400))
 
 
-def upload(page: Page, name: str) -> None:
-    """Choose the table as the data, 20 records of it a release."""
-    page.get_by_text("Use data of your own").click()
+def choose(page: Page, name: str, content: str = TABLE) -> None:
+    """Upload a table, which becomes the data that are compared on."""
+    if not page.get_by_label("CSV or npz file").is_visible():
+        page.get_by_text("Use data of your own").click()
     page.get_by_label("CSV or npz file").set_input_files(
-        {"name": name, "mimeType": "text/csv", "buffer": TABLE.encode()}
+        {"name": name, "mimeType": "text/csv", "buffer": content.encode()}
     )
     page.get_by_role("button", name="Upload").click()
+
+
+def upload(page: Page, name: str) -> None:
+    """Choose the table as the data, 20 records of it a release."""
+    choose(page, name)
     expect(page.get_by_text(f"{name} is there")).to_be_visible()
     for batch in page.get_by_label("Records a release").all():
         batch.fill("20")
@@ -70,3 +76,24 @@ def test_what_is_wrong_is_said_and_what_runs_can_be_cancelled(reader: Page):
     page.get_by_role("button", name="Cancel").press("Enter")  # a mouse misses it where the page moves meanwhile
     expect(page.locator("#state")).to_have_text("Cancelled")
     expect(page.locator("#before tbody tr").first).to_contain_text("Cancelled")
+
+
+def test_sizes_suit_the_data_set_and_a_line_that_releases_nothing_says_why(reader: Page):
+    page = reader
+    page.goto("/dashboard/explorer")
+    batches = page.get_by_label("Records a release")
+    expect(batches).to_have_count(2)
+    assert [each.input_value() for each in batches.all()] == ["256", "256"]
+    batches.nth(1).fill("250")
+    choose(page, "few.csv", "".join(TABLE.splitlines(keepends=True)[:300]))
+    expect(batches.first).to_have_value("10")
+    expect(page.get_by_label("Name").first).to_have_value("online leader, 10")
+    expect(batches.nth(1)).to_have_value("250")  # it was chosen by hand
+    page.get_by_label("Privacy, ε").fill("1, 10")
+    page.get_by_label("Runs of each").fill("1")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#progress")).to_have_text("6 of 6 runs", timeout=200_000)
+    expect(page.locator("#scores tbody tr")).to_have_count(3)
+    problem = page.locator("#bar").get_by_text("window statistics, 250")
+    expect(problem).to_have_count(1)
+    expect(problem).to_contain_text("240 records")

@@ -50,7 +50,11 @@ function suit() {
   $("map").value = map;
   $("bound").value = bound;
   fill();
+  for (const each of $("lines").children) each.suit();
 }
+
+/** How many records a release suit the chosen data set. */
+const suitable = () => Math.max(10, 2 ** Math.round(Math.log2(chosen().records / 80)));
 
 function fill() {
   const map = MAPS[$("map").value][1](chosen());
@@ -60,10 +64,9 @@ function fill() {
 let numbered = 0;
 function another(kind) {
   const number = ++numbered;
-  const size = Math.max(10, 2 ** Math.round(Math.log2(chosen().records / 80)));
   const field = (name, text, control, ...more) => h("div", {}, h("label", { for: `${name}-${number}` }, text), control, ...more);
   const pick = h("select", { id: `kind-${number}` }, datasets.offers.map(({ name, title }) => h("option", { value: name, selected: name === kind }, title)));
-  const batch = h("input", { id: `size-${number}`, type: "number", min: 1, max: 1e9, value: size, required: true });
+  const batch = h("input", { id: `size-${number}`, type: "number", min: 1, max: 1e9, value: suitable(), required: true });
   const name = h("input", { id: `name-${number}`, maxlength: 80, required: true });
   const json = h("textarea", { id: `json-${number}`, rows: 4, spellcheck: "false" });
   const written = () => {
@@ -76,6 +79,13 @@ function another(kind) {
   const element = h("fieldset", {}, h("legend", { class: "unseen" }, `Line ${number}`),
     h("div", { class: "fields" }, field("kind", "Mechanism", pick), field("size", "Records a release", batch), field("name", "Name", name), h("div", {}, remove)),
     h("details", {}, h("summary", {}, "All its settings, as JSON"), h("label", { class: "unseen", for: `json-${number}` }, `Settings of line ${number} as JSON`), json));
+  let own = false; // what somebody wrote stays as they wrote it
+  for (const each of [batch, name, json]) each.addEventListener("input", () => (own = true));
+  element.suit = () => {
+    if (own) return;
+    batch.value = suitable();
+    written();
+  };
   element.asked = () => ({ name: name.value, ...parsed(json, `the settings of ${name.value}`) });
   written();
   $("lines").append(element);
@@ -144,6 +154,15 @@ function groups({ found }) {
   return [...by.values()].sort(([a], [b]) => a.line - b.line || (b.epsilon ?? Infinity) - (a.epsilon ?? Infinity));
 }
 
+/** What kept lines from going on, each with all ε at which it did. */
+function problems({ found, comparison }) {
+  const by = Map.groupBy(found.filter((each) => each.problem), ({ line: number, problem }) => `${number} ${problem}`);
+  return [...by.values()].map((runs) => {
+    const epsilons = [...new Set(runs.map((run) => promise(run.epsilon)))].join(", ");
+    return `${comparison.lines[runs[0].line].name}, ${epsilons}: ${runs[0].problem}`;
+  });
+}
+
 async function look() {
   const before = (await get(`${at}/explorations?limit=20`)).items;
   replace($("before"), before.length ? table("Comparisons, newest first", [{ title: "Number" }, { title: "Lines", wide: true }, { title: "State" }, { title: "Asked", extra: true }],
@@ -159,7 +178,7 @@ async function look() {
   $("result-title").textContent = `Comparison ${count(wanted)} on ${named}`;
   replace($("state"), pill(state));
   $("progress").textContent = `${done} of ${counted(cells, "run")}${going ? `, ${Math.floor(100 * progress)} %` : ""}`;
-  const stopped = [...new Set(shown.found.filter((each) => each.problem).map((each) => `${comparison.lines[each.line].name}, ${promise(each.epsilon)}: ${each.problem}`))];
+  const stopped = problems(shown);
   replace($("bar"), going && meter(progress, 0, 1, `${Math.floor(100 * progress)} % done`), reason && notice("bad", "It failed", reason), stopped.length > 0 && notice("warn", "Some could not go on", ...stopped));
   $("cancel").hidden = !going;
   const all = groups(shown);
