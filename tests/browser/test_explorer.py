@@ -97,3 +97,15 @@ def test_sizes_suit_the_data_set_and_a_line_that_releases_nothing_says_why(reade
     problem = page.locator("#bar").get_by_text("window statistics, 250")
     expect(problem).to_have_count(1)
     expect(problem).to_contain_text("240 records")
+
+
+def test_what_could_not_be_looked_up_at_first_comes_later(reader: Page):
+    page = reader
+    listing = "**/v1/explorer/datasets"
+    page.route(listing, lambda route: route.abort())
+    page.goto("/dashboard/explorer")
+    expect(page.locator("#problem")).to_contain_text("Not up to date")
+    page.unroute(listing)
+    expect(page.get_by_label("Records a release")).to_have_count(2)
+    expect(page.get_by_label("Data set", exact=True)).to_have_value("weather")
+    expect(page.locator("#problem")).to_be_empty()

@@ -30,15 +30,18 @@ let datasets = { samples: [], items: [], offers: [] };
 const shapes = { weather: { records: 18159, features: 8, classes: 2 }, fashion: { records: 2000, features: 784, classes: 10 } };
 const chosen = () => datasets.items.find((each) => String(each.id) === $("dataset").value) ?? shapes[$("dataset").value];
 
+/** Looks up the data sets and chooses one. The first two lines come with the first answer. */
 async function data(selected) {
   datasets = await get(`${at}/datasets`);
-  const keep = selected ?? $("dataset").value;
+  const before = $("dataset").value;
+  const keep = selected ?? before;
   $("dataset").replaceChildren(
     ...datasets.samples.map(({ name }) => h("option", { value: name }, `${name} (sample)`)),
     ...datasets.items.map(({ id, name }) => h("option", { value: id }, name)));
   if (keep) $("dataset").value = keep;
   if (!$("dataset").value) $("dataset").selectedIndex = 0;
-  if (!keep || selected) suit();
+  if ($("dataset").value !== before) suit();
+  if ($("lines").children.length === 0) for (const { name } of datasets.offers.slice(0, 2)) another(name);
 }
 
 /** What goes with the data set that was chosen. */
@@ -229,7 +232,7 @@ const troubles = {};
 /** Where something failed. What somebody did wrong stays on the page until they do something else, whatever is looked up. */
 const trouble = (where) => (error) => {
   troubles[where] = error;
-  failed(troubles.doing ?? troubles.looking ?? troubles.beginning ?? null);
+  failed(troubles.doing ?? troubles.looking ?? null);
 };
 const doing = (action) => () => action().then(() => trouble("doing")(null), trouble("doing"));
 const file = () => `exploration-${shown.id}`;
@@ -254,7 +257,7 @@ $("png").addEventListener("click", doing(async () => {
 addEventListener("hashchange", () => look().catch(trouble("looking")));
 
 frame();
-data().then(() => {
-  for (const { name } of datasets.offers.slice(0, 2)) another(name);
-}).catch(trouble("beginning"));
-regularly(2, look, trouble("looking"));
+regularly(2, async () => {
+  if (datasets.offers.length === 0) await data();
+  await look();
+}, trouble("looking"));
