@@ -107,6 +107,32 @@ class TestOverview:
         page.get_by_label("Search").fill("")
         expect(rows).to_have_count(17)
 
+    def test_a_line_of_many_hides_nothing_that_needs_attention(self, service: Service, page: Page):
+        streams = [service.stream(features=2, epsilon=100) for _ in range(6)]
+        window = {"kind": "sliding_window", "block": 10, "blocks": 1}
+        oldest, *_ = names = [service.publish(streams[0], window) for _ in range(8)]
+        halt = "UPDATE publications SET state = 'halted', seal = '' WHERE name = :name"
+        distrust = "UPDATE streams SET distrusted = 'charge 1: its hash' WHERE name = :name"
+        database = Database(str(service.settings.database_url))
+        with database.transaction() as connection:
+            connection.execute(sqlalchemy.text(halt), {"name": oldest})
+            connection.execute(sqlalchemy.text(distrust), {"name": streams[1]})
+        database.close()
+        sign_in(page, service.key("read", streams=streams))
+        row = page.get_by_role("region", name="Streams, newest first").locator("tbody tr").filter(has_text=oldest)
+        shown = row.get_by_role("link")
+        expect(page.get_by_role("status")).to_contain_text("2 need attention")
+        expect(shown).to_have_text([streams[0], oldest, *reversed(names[4:]), "+3"])
+        expect(row).to_contain_text("Halted")
+        page.set_viewport_size({"width": 360, "height": 740})
+        for each in (shown.nth(1), row.get_by_text("Halted"), shown.last):
+            expect(each).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        show(page, "overview-attention")
+        page.get_by_label("Search").fill("not trusted")
+        expect(page.get_by_role("article")).to_have_count(1)
+        expect(page.get_by_role("article", name=streams[1])).to_be_visible()
+
     def test_where_there_is_nothing_it_says_how_to_begin(self, service: Service, page: Page):
         sign_in(page, service.key("read", streams=["not-yet-there"]))
         expect(page.get_by_role("heading", name="No streams yet")).to_be_visible()
