@@ -4,7 +4,7 @@ import csv
 import io
 import json
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Dialog, Page, expect
 
 from tests.browser.looking import show, until
 from tests.conftest import Service
@@ -109,3 +109,31 @@ def test_what_could_not_be_looked_up_at_first_comes_later(reader: Page):
     expect(page.get_by_label("Records a release")).to_have_count(2)
     expect(page.get_by_label("Data set", exact=True)).to_have_value("weather")
     expect(page.locator("#problem")).to_be_empty()
+
+
+def test_a_data_set_is_deleted_after_a_question(reader: Page):
+    page = reader
+    page.goto("/dashboard/explorer")
+    listed = page.get_by_label("Data set", exact=True)
+    delete = page.get_by_role("button", name="Delete this data set")
+    expect(listed).to_have_value("weather")
+    expect(delete).to_be_hidden()
+    choose(page, "deleted.csv")
+    expect(listed.locator("option:checked")).to_have_text("deleted.csv")
+    questions: list[str] = []
+
+    def answer(dialog: Dialog, yes: bool) -> None:
+        questions.append(dialog.message)
+        dialog.accept() if yes else dialog.dismiss()
+
+    page.once("dialog", lambda dialog: answer(dialog, yes=False))
+    delete.click()
+    expect(listed.locator("option:checked")).to_have_text("deleted.csv")
+    page.once("dialog", lambda dialog: answer(dialog, yes=True))
+    delete.click()
+    expect(listed.locator("option", has_text="deleted.csv")).to_have_count(0)
+    expect(listed).to_have_value("weather")
+    expect(page.get_by_label("Records a release").first).to_have_value("256")
+    expect(delete).to_be_hidden()
+    assert len(questions) == 2
+    assert "deleted.csv" in questions[0]

@@ -28,7 +28,9 @@ function settingsOf({ mechanism: { kind, ...settings }, sizes, learner, delta },
 
 let datasets = { samples: [], items: [], offers: [] };
 const shapes = { weather: { records: 18159, features: 8, classes: 2 }, fashion: { records: 2000, features: 784, classes: 10 } };
-const chosen = () => datasets.items.find((each) => String(each.id) === $("dataset").value) ?? shapes[$("dataset").value];
+/** The chosen data set, if somebody uploaded it. */
+const mine = () => datasets.items.find((each) => String(each.id) === $("dataset").value);
+const chosen = () => mine() ?? shapes[$("dataset").value];
 
 /** Looks up the data sets and chooses one. The first two lines come with the first answer. */
 async function data(selected) {
@@ -49,6 +51,7 @@ function suit() {
   const { records, features, classes } = chosen();
   const about = datasets.samples.find((each) => each.name === $("dataset").value)?.about ?? "";
   $("dataset-said").textContent = `${about} ${counted(records, "record")}, ${counted(features, "feature")}, ${classes} classes`.trim();
+  $("delete").hidden = mine() === undefined;
   const [map, bound] = SUITED[$("dataset").value] ?? ["none", 1];
   $("map").value = map;
   $("bound").value = bound;
@@ -115,9 +118,8 @@ const told = async (path, options) => (await send(path, options)).json();
 const as = (body, type = "application/json") => ({ method: "POST", headers: { "Content-Type": type }, body });
 
 async function compare() {
-  const dataset = $("dataset").value;
   const asked = {
-    dataset: datasets.items.some((each) => String(each.id) === dataset) ? Number(dataset) : dataset,
+    dataset: mine()?.id ?? $("dataset").value,
     feature_map: $("map-json").value.trim() ? parsed($("map-json"), "the feature map") : null,
     norm_bound: Number($("bound").value),
     lines: [...$("lines").children].map((each) => each.asked()),
@@ -139,6 +141,18 @@ async function upload() {
   const kept = await told(`${at}/datasets?${query}`, as(file, file.name.endsWith(".npz") ? "application/x-npz" : "text/csv"));
   await data(String(kept.id));
   $("uploaded").textContent = `${kept.name} is there: ${counted(kept.records, "record")}. Only this key sees it.`;
+}
+
+async function drop() {
+  const { id, name } = mine();
+  if (!confirm(`Delete the data set ${name}? Comparisons with it that have not begun will fail; results stay.`)) return;
+  try {
+    await send(`${at}/datasets/${id}`, { method: "DELETE" });
+  } finally {
+    await data(); // also where it was deleted elsewhere
+  }
+  $("uploaded").textContent = `${name} is deleted.`;
+  $("dataset").focus();
 }
 
 const median = (values) => {
@@ -241,6 +255,7 @@ $("dataset").addEventListener("change", suit);
 $("map").addEventListener("change", fill);
 $("more").addEventListener("click", () => another(datasets.offers[1].name));
 $("upload").addEventListener("click", doing(upload));
+$("delete").addEventListener("click", doing(drop));
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   doing(compare)();
