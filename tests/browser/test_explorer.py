@@ -68,7 +68,7 @@ def test_what_is_wrong_is_said_and_what_runs_can_be_cancelled(reader: Page):
     for _ in range(2):
         with page.expect_response("**/explorations?limit=20"):  # the page looks regularly, and says so still
             expect(page.locator("#problem")).to_contain_text("no JSON: the feature map")
-    expect(page.locator("#problem")).to_contain_text("no JSON: the feature map")
+    expect(page.locator("#problem")).to_contain_text("This was not done")
     page.get_by_label("Features", exact=True).select_option("fourier")
     page.get_by_label("Privacy, ε").fill("1, 2, 3, 4, 5, 6, 7, 8")
     page.get_by_label("Runs of each").fill("10")
@@ -137,3 +137,13 @@ def test_a_data_set_is_deleted_after_a_question(reader: Page):
     expect(delete).to_be_hidden()
     assert len(questions) == 2
     assert "deleted.csv" in questions[0]
+
+
+def test_mistakes_are_not_called_out_of_date(reader: Page):
+    page = reader
+    page.goto("/dashboard/explorer")
+    expect(page.get_by_label("Records a release")).to_have_count(2)
+    choose(page, "semicolons.csv", TABLE.replace(",", ";"))
+    problem = page.locator("#problem")
+    expect(problem).to_contain_text("separated by commas")
+    expect(problem).to_contain_text("This was not done")

@@ -246,7 +246,8 @@ const troubles = {};
 /** Where something failed. What somebody did wrong stays on the page until they do something else, whatever is looked up. */
 const trouble = (where) => (error) => {
   troubles[where] = error;
-  failed(troubles.doing ?? troubles.looking ?? null);
+  if (troubles.doing) failed(troubles.doing, "This was not done");
+  else failed(troubles.looking);
 };
 const doing = (action) => () => action().then(() => trouble("doing")(null), trouble("doing"));
 const file = () => `exploration-${shown.id}`;
