@@ -147,3 +147,28 @@ def test_mistakes_are_not_called_out_of_date(reader: Page):
     problem = page.locator("#problem")
     expect(problem).to_contain_text("separated by commas")
     expect(problem).to_contain_text("This was not done")
+
+
+def test_names_of_lines_are_text_in_charts_too(reader: Page):
+    page = reader
+    page.goto("/dashboard/explorer")
+    upload(page, "names.csv")
+    name = '<b>bold</b> <a href="https://example.org">link</a> &amp; more'
+    page.get_by_label("Name").first.fill(name)
+    page.get_by_label("Privacy, ε").fill("1")
+    page.get_by_label("Runs of each").fill("1")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#progress")).to_have_text("4 of 4 runs", timeout=200_000)
+    expect(page.locator("#scores tbody tr").first).to_contain_text(name)
+    for chart in ("#curves", "#tradeoff"):
+        legend = page.locator(chart).locator(".legendtext", has_text=name)
+        expect(legend.first).to_be_attached()
+        expect(page.locator(chart).locator(".legend :is(a, [style*='bold'])")).to_have_count(0)
+    for batch in page.get_by_label("Records a release").all():
+        batch.fill("5000")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#scores tbody tr")).to_have_count(0)
+    until(page, "!document.querySelector('#curves .scatterlayer .trace')")  # nothing is left of the one before
+    page.evaluate("location.hash = '#999999'")
+    expect(page.locator("#problem")).to_contain_text("Not found")
+    expect(page.locator("#result")).to_be_hidden()

@@ -186,8 +186,9 @@ async function look() {
     before.map((each) => [h("a", { href: `#${each.id}` }, count(each.id)), each.comparison.lines.map((one) => one.name).join(" · "), pill(each.state), when(each.created_at)]))
     : h("p", { class: "muted" }, "None yet. What you compare stays here; the last fifty are kept."));
   const wanted = Number(location.hash.slice(1));
+  $("result").hidden ||= wanted !== shown.id; // its buttons are about what is known of it
   if (wanted) shown = await get(`${at}/explorations/${wanted}`);
-  $("result").hidden = !wanted; // its buttons are about what is known of it
+  $("result").hidden = !wanted;
   if (!wanted) return;
   const { state, reason, done, cells, progress, comparison } = shown;
   const going = state === "waiting" || state === "running";
@@ -203,7 +204,7 @@ async function look() {
   replace($("scores"), table("Scores of the last release, medians of the runs",
     [{ title: "Line", wide: true }, { title: "Privacy" }, { title: "Runs", number: true, extra: true }, ...SCORES.map((each) => ({ title: each === "f1" || each === "mcc" ? each.toUpperCase() : each, number: true, extra: !["accuracy", "f1", "mcc"].includes(each) }))],
     all.map((runs) => [comparison.lines[runs[0].line].name, promise(runs[0].epsilon), count(runs.length), ...SCORES.map((each) => (each === "mcc" ? median(runs.map((run) => run.scores[each])).toFixed(3) : percent(median(runs.map((run) => run.scores[each])))))])));
-  if (all.length) charts(all, comparison).catch(failed);
+  if (all.length || $("curves").data) charts(all, comparison).catch(failed); // no chart of another one stays
 }
 
 async function charts(all, { lines, epsilons }) {
@@ -217,7 +218,7 @@ async function charts(all, { lines, epsilons }) {
   const last = (runs) => median(runs.map((run) => run.scores.accuracy));
   const axis = { tickformat: ".0%", rangemode: "normal" };
   const legend = { showlegend: true, legend: { orientation: "h", y: -0.25, font: { size: 11 } }, hovermode: "closest" };
-  const best = all.map((runs) => `${named(runs)} ${percent(last(runs))}`).join("; ");
+  const best = all.map((runs) => `${named(runs)} ${percent(last(runs))}`).join("; ") || "nothing yet";
   await Promise.all([
     draw($("curves"), {
       said: `Accuracy of the latest release on records held out, by records that came in. At the end: ${best}.`,
