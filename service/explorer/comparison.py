@@ -147,7 +147,8 @@ def run(
 ) -> dict[str, Any]:
     """Run one cell; return its `curve` [[records, accuracy], …] and the `scores` of the last model, as JSON.
 
-    A line that can't go on says so as `problem`. progress: is told how far it is, from 0 to 1.
+    A line that can't go on, or whose first model needs more records, says so as `problem`. progress: is told how far
+    it is, from 0 to 1.
     """
     order = np.arange(len(data.y))
     if comparison.shuffle:
@@ -176,6 +177,12 @@ def run(
             result["curve"].append([release.time, result["scores"]["accuracy"]])
     except (Inaccurate, Unaffordable) as problem:
         result["problem"] = str(problem)
+    else:
+        if not result["curve"]:
+            result["problem"] = (
+                f"nothing was released: its first model needs more than the {len(y)} records that come in (every fifth "
+                "is held out); choose fewer records a release"
+            )
     return result
 
 

@@ -114,6 +114,8 @@ def read_csv(content: bytes, label: str | None = None) -> Dataset:
         raise Unreadable("it is no CSV file") from None
     if not rows:
         raise Unreadable("it is empty")
+    if len(rows[0]) == 1:
+        raise Unreadable("it has one column: values must be separated by commas, not by semicolons or tabs")
     named = not all(_is_number(cell) for cell in rows[0])
     if named and len(rows) > 1 and all(_is_number(cell) for cell in rows[0][:-1]) and not _is_number(rows[1][-1]):
         named = False  # numbers, and classes that have names
@@ -164,7 +166,7 @@ def _checked(x: NDArray[Any], y: NDArray[Any], names: tuple[str, ...] | None = N
     if not 10 <= len(x) <= MOST_RECORDS:
         raise Unreadable(f"it needs 10 to {MOST_RECORDS} records")
     if not 1 <= x.shape[1] <= MOST_FEATURES or x.size > MOST_NUMBERS:
-        raise Unreadable(f"it may have up to {MOST_FEATURES} features and {MOST_NUMBERS} numbers in all")
+        raise Unreadable(f"it needs 1 to {MOST_FEATURES} features, and may have {MOST_NUMBERS} numbers in all")
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
     if not np.isfinite(single).all():

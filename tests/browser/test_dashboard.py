@@ -12,7 +12,7 @@ import sqlalchemy
 from playwright.sync_api import Page, expect
 
 from service.store.database import Database
-from tests.browser.looking import serious, show, sign_in, until
+from tests.browser.looking import DESKTOP, serious, show, sign_in, until
 from tests.conftest import Service, ok, unique
 from tests.docs.pages import ROOT, blocks
 from tests.docs.test_documentation import ON_CATEGORIES
@@ -106,6 +106,32 @@ class TestOverview:
         expect(page.locator("#streams")).to_have_text("No stream has all these words.")
         page.get_by_label("Search").fill("")
         expect(rows).to_have_count(17)
+
+    def test_a_line_of_many_hides_nothing_that_needs_attention(self, service: Service, page: Page):
+        streams = [service.stream(features=2, epsilon=100) for _ in range(6)]
+        window = {"kind": "sliding_window", "block": 10, "blocks": 1}
+        oldest, *_ = names = [service.publish(streams[0], window) for _ in range(8)]
+        halt = "UPDATE publications SET state = 'halted', seal = '' WHERE name = :name"
+        distrust = "UPDATE streams SET distrusted = 'charge 1: its hash' WHERE name = :name"
+        database = Database(str(service.settings.database_url))
+        with database.transaction() as connection:
+            connection.execute(sqlalchemy.text(halt), {"name": oldest})
+            connection.execute(sqlalchemy.text(distrust), {"name": streams[1]})
+        database.close()
+        sign_in(page, service.key("read", streams=streams))
+        row = page.get_by_role("region", name="Streams, newest first").locator("tbody tr").filter(has_text=oldest)
+        shown = row.get_by_role("link")
+        expect(page.get_by_role("status")).to_contain_text("2 need attention")
+        expect(shown).to_have_text([streams[0], oldest, *reversed(names[4:]), "+3"])
+        expect(row).to_contain_text("Halted")
+        page.set_viewport_size({"width": 360, "height": 740})
+        for each in (shown.nth(1), row.get_by_text("Halted"), shown.last):
+            expect(each).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        show(page, "overview-attention")
+        page.get_by_label("Search").fill("not trusted")
+        expect(page.get_by_role("article")).to_have_count(1)
+        expect(page.get_by_role("article", name=streams[1])).to_be_visible()
 
     def test_where_there_is_nothing_it_says_how_to_begin(self, service: Service, page: Page):
         sign_in(page, service.key("read", streams=["not-yet-there"]))
@@ -294,6 +320,32 @@ class TestStream:
         until(reader, "document.getElementById('ledger').data")
         assert drawn(reader) == ledger_ranges(service, stream)
         show(reader, "stream")
+
+    def test_turning_pages_twice_at_once_turns_one_page_back_and_forth(self, service: Service, reader: Page):
+        stream = service.stream(epsilon=100)
+        name = service.publish(stream, {"kind": "sliding_window", "block": 1, "blocks": 1})
+        service.post(stream, [[0.5, 0.5]] * 50, [0, 1] * 25)
+        service.reaches(name, time=50)
+        reader.goto(f"/dashboard/publications/{name}")
+        rows = reader.locator("#releases tbody tr")
+        newer, older = (reader.get_by_role("button", name=each) for each in ("Newer", "Older"))
+        expect(rows.first).to_contain_text("version 50")
+        older.evaluate("button => { button.click(); button.click(); }")
+        expect(rows.first).to_contain_text("version 30")
+        newer.click()
+        expect(rows.first).to_contain_text("version 50")
+        expect(newer).to_be_disabled()
+
+    def test_a_long_name_fits_on_a_phone(self, service: Service, reader: Page):
+        stream = service.stream(name="s" * 63)
+        name = service.publish(stream, {"kind": "sliding_window", "block": 1, "blocks": 1}, name="p" * 63)
+        reader.set_viewport_size({"width": 360, "height": 740})
+        for path in (f"publications/{name}", f"streams/{stream}"):
+            reader.goto(f"/dashboard/{path}")
+            expect(reader.locator("main")).to_contain_text(stream)
+            expect(reader.locator("[aria-busy]")).to_have_count(0)
+            assert reader.evaluate("document.documentElement.scrollWidth") <= 360
+        reader.set_viewport_size(DESKTOP)
 
     def test_every_charge_with_its_hash(self, service: Service, reader: Page, streams):
         reader.goto(f"/dashboard/streams/{streams[0]}")

@@ -135,6 +135,16 @@ def test_noise_is_fresh_in_every_run_and_the_order_is_the_data_s_own_unless_aske
     assert own["scores"]["accuracy"] < 0.9 < shuffled["scores"]["accuracy"]
 
 
+@pytest.mark.parametrize("epsilon", [None, 1.0])
+def test_a_line_whose_first_model_needs_more_records_says_so(epsilon):
+    """With 80 records 64 are learned from: the first window has 60 of them, the first batch would have 65."""
+    lines = [LINES[0], {**LINES[1], "mechanism": {"kind": "online_leader", "batch": 65}}]
+    early, late = (run(comparison(lines=lines), Cell(line=line, epsilon=epsilon, run=0), data(80)) for line in (0, 1))
+    assert "problem" not in early
+    assert (late["curve"], late["scores"]) == ([], None)
+    assert "64 records" in late["problem"]
+
+
 def test_a_line_that_cannot_stand_is_refused_by_its_number():
     lines = [LINES[0], {**LINES[0], "learner": {"kind": "noisy_gradient_descent"}}]
     with pytest.raises(Refused) as refused:

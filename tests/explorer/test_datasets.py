@@ -69,6 +69,8 @@ def test_classes_are_numbered_in_order_whatever_their_numbers_are():
         (read_csv, table() + f"1,x{SECRET},no\n".encode(), "row 14, column b is not a number"),
         (read_csv, table() + b"nan,1,no\n", "record 13 has a value that is missing"),
         (read_csv, table() + b"1e39,1,no\n", "record 13 has a value"),
+        (read_csv, table().replace(b",", b";"), "separated by commas"),
+        (read_csv, table(header="").replace(b",", b"\t"), "separated by commas"),
         (read_csv, table(rows=9), "10 to 200000 records"),
         (read_csv, table(last=lambda _: "same"), "2 to 1000 classes"),
         (lambda content: read_csv(content, SECRET), table(), "no such column as `label` says"),
@@ -78,7 +80,8 @@ def test_classes_are_numbered_in_order_whatever_their_numbers_are():
         (read_npz, npz(x=np.zeros((12, 2)), y=np.arange(12) / 2), "classes, whole numbers"),
         (read_npz, npz(x=np.array([[SECRET, "b"]] * 12), y=np.arange(12) % 2), "must be numbers"),
         (read_npz, npz(x=np.zeros((12, 2), dtype=object), y=np.arange(12) % 2), "no npz file"),
-        (read_npz, npz(x=np.zeros((12, 4097)), y=np.arange(12) % 2), "up to 4096 features"),
+        (read_npz, npz(x=np.zeros((12, 4097)), y=np.arange(12) % 2), "1 to 4096 features"),
+        (read_npz, npz(x=np.zeros((12, 0)), y=np.arange(12) % 2), "1 to 4096 features"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_what_to_do_and_repeats_nothing(read, content, reason):

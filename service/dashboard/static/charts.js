@@ -55,6 +55,10 @@ export function draw(element, chart) {
   return turn;
 }
 
+const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
+/** Text for Plotly, which takes a few tags of HTML for what they are. */
+const plain = (text) => text.replace(/[&<>]/g, (each) => ENTITIES[each]);
+
 async function put(library, element, chart) {
   const axis = {
     gridcolor: colour("line"),
@@ -66,7 +70,7 @@ async function put(library, element, chart) {
   const { xaxis, yaxis, ...more } = chart.layout();
   await library.react(
     element,
-    chart.traces(),
+    chart.traces().map((each) => (each.name ? { ...each, name: plain(each.name) } : each)),
     {
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",

@@ -96,10 +96,8 @@ const STATES = {
   failed: ["bad", "Failed"],
   cancelled: ["plain", "Cancelled"],
 };
-export function pill(state) {
-  const [kind, text] = STATES[state] ?? ["plain", state];
-  return h("span", { class: `pill ${kind}` }, text);
-}
+export const stated = (state) => STATES[state]?.[1] ?? state;
+export const pill = (state) => h("span", { class: `pill ${STATES[state]?.[0] ?? "plain"}` }, stated(state));
 
 /** The way to where a publication's open label requests are answered, for who may. */
 export const toLabel = ({ name, labels }) =>

@@ -28,17 +28,22 @@ function settingsOf({ mechanism: { kind, ...settings }, sizes, learner, delta },
 
 let datasets = { samples: [], items: [], offers: [] };
 const shapes = { weather: { records: 18159, features: 8, classes: 2 }, fashion: { records: 2000, features: 784, classes: 10 } };
-const chosen = () => datasets.items.find((each) => String(each.id) === $("dataset").value) ?? shapes[$("dataset").value];
+/** The chosen data set, if somebody uploaded it. */
+const mine = () => datasets.items.find((each) => String(each.id) === $("dataset").value);
+const chosen = () => mine() ?? shapes[$("dataset").value];
 
+/** Looks up the data sets and chooses one. The first two lines come with the first answer. */
 async function data(selected) {
   datasets = await get(`${at}/datasets`);
-  const keep = selected ?? $("dataset").value;
+  const before = $("dataset").value;
+  const keep = selected ?? before;
   $("dataset").replaceChildren(
     ...datasets.samples.map(({ name }) => h("option", { value: name }, `${name} (sample)`)),
     ...datasets.items.map(({ id, name }) => h("option", { value: id }, name)));
   if (keep) $("dataset").value = keep;
   if (!$("dataset").value) $("dataset").selectedIndex = 0;
-  if (!keep || selected) suit();
+  if ($("dataset").value !== before) suit();
+  if ($("lines").children.length === 0) for (const { name } of datasets.offers.slice(0, 2)) another(name);
 }
 
 /** What goes with the data set that was chosen. */
@@ -46,11 +51,16 @@ function suit() {
   const { records, features, classes } = chosen();
   const about = datasets.samples.find((each) => each.name === $("dataset").value)?.about ?? "";
   $("dataset-said").textContent = `${about} ${counted(records, "record")}, ${counted(features, "feature")}, ${classes} classes`.trim();
+  $("delete").hidden = mine() === undefined;
   const [map, bound] = SUITED[$("dataset").value] ?? ["none", 1];
   $("map").value = map;
   $("bound").value = bound;
   fill();
+  for (const each of $("lines").children) each.suit();
 }
+
+/** How many records a release suit the chosen data set. */
+const suitable = () => Math.max(10, 2 ** Math.round(Math.log2(chosen().records / 80)));
 
 function fill() {
   const map = MAPS[$("map").value][1](chosen());
@@ -60,10 +70,9 @@ function fill() {
 let numbered = 0;
 function another(kind) {
   const number = ++numbered;
-  const size = Math.max(10, 2 ** Math.round(Math.log2(chosen().records / 80)));
   const field = (name, text, control, ...more) => h("div", {}, h("label", { for: `${name}-${number}` }, text), control, ...more);
   const pick = h("select", { id: `kind-${number}` }, datasets.offers.map(({ name, title }) => h("option", { value: name, selected: name === kind }, title)));
-  const batch = h("input", { id: `size-${number}`, type: "number", min: 1, max: 1e9, value: size, required: true });
+  const batch = h("input", { id: `size-${number}`, type: "number", min: 1, max: 1e9, value: suitable(), required: true });
   const name = h("input", { id: `name-${number}`, maxlength: 80, required: true });
   const json = h("textarea", { id: `json-${number}`, rows: 4, spellcheck: "false" });
   const written = () => {
@@ -76,6 +85,13 @@ function another(kind) {
   const element = h("fieldset", {}, h("legend", { class: "unseen" }, `Line ${number}`),
     h("div", { class: "fields" }, field("kind", "Mechanism", pick), field("size", "Records a release", batch), field("name", "Name", name), h("div", {}, remove)),
     h("details", {}, h("summary", {}, "All its settings, as JSON"), h("label", { class: "unseen", for: `json-${number}` }, `Settings of line ${number} as JSON`), json));
+  let own = false; // what somebody wrote stays as they wrote it
+  for (const each of [batch, name, json]) each.addEventListener("input", () => (own = true));
+  element.suit = () => {
+    if (own) return;
+    batch.value = suitable();
+    written();
+  };
   element.asked = () => ({ name: name.value, ...parsed(json, `the settings of ${name.value}`) });
   written();
   $("lines").append(element);
@@ -102,9 +118,8 @@ const told = async (path, options) => (await send(path, options)).json();
 const as = (body, type = "application/json") => ({ method: "POST", headers: { "Content-Type": type }, body });
 
 async function compare() {
-  const dataset = $("dataset").value;
   const asked = {
-    dataset: datasets.items.some((each) => String(each.id) === dataset) ? Number(dataset) : dataset,
+    dataset: mine()?.id ?? $("dataset").value,
     feature_map: $("map-json").value.trim() ? parsed($("map-json"), "the feature map") : null,
     norm_bound: Number($("bound").value),
     lines: [...$("lines").children].map((each) => each.asked()),
@@ -128,6 +143,18 @@ async function upload() {
   $("uploaded").textContent = `${kept.name} is there: ${counted(kept.records, "record")}. Only this key sees it.`;
 }
 
+async function drop() {
+  const { id, name } = mine();
+  if (!confirm(`Delete the data set ${name}? Comparisons with it that have not begun will fail; results stay.`)) return;
+  try {
+    await send(`${at}/datasets/${id}`, { method: "DELETE" });
+  } finally {
+    await data(); // also where it was deleted elsewhere
+  }
+  $("uploaded").textContent = `${name} is deleted.`;
+  $("dataset").focus();
+}
+
 const median = (values) => {
   const sorted = values.toSorted((a, b) => a - b);
   const middle = sorted.length >> 1;
@@ -144,14 +171,24 @@ function groups({ found }) {
   return [...by.values()].sort(([a], [b]) => a.line - b.line || (b.epsilon ?? Infinity) - (a.epsilon ?? Infinity));
 }
 
+/** What kept lines from going on, each with all ε at which it did. */
+function problems({ found, comparison }) {
+  const by = Map.groupBy(found.filter((each) => each.problem), ({ line: number, problem }) => `${number} ${problem}`);
+  return [...by.values()].map((runs) => {
+    const epsilons = [...new Set(runs.map((run) => promise(run.epsilon)))].join(", ");
+    return `${comparison.lines[runs[0].line].name}, ${epsilons}: ${runs[0].problem}`;
+  });
+}
+
 async function look() {
   const before = (await get(`${at}/explorations?limit=20`)).items;
   replace($("before"), before.length ? table("Comparisons, newest first", [{ title: "Number" }, { title: "Lines", wide: true }, { title: "State" }, { title: "Asked", extra: true }],
     before.map((each) => [h("a", { href: `#${each.id}` }, count(each.id)), each.comparison.lines.map((one) => one.name).join(" · "), pill(each.state), when(each.created_at)]))
     : h("p", { class: "muted" }, "None yet. What you compare stays here; the last fifty are kept."));
   const wanted = Number(location.hash.slice(1));
+  $("result").hidden ||= wanted !== shown.id; // its buttons are about what is known of it
   if (wanted) shown = await get(`${at}/explorations/${wanted}`);
-  $("result").hidden = !wanted; // its buttons are about what is known of it
+  $("result").hidden = !wanted;
   if (!wanted) return;
   const { state, reason, done, cells, progress, comparison } = shown;
   const going = state === "waiting" || state === "running";
@@ -159,7 +196,7 @@ async function look() {
   $("result-title").textContent = `Comparison ${count(wanted)} on ${named}`;
   replace($("state"), pill(state));
   $("progress").textContent = `${done} of ${counted(cells, "run")}${going ? `, ${Math.floor(100 * progress)} %` : ""}`;
-  const stopped = [...new Set(shown.found.filter((each) => each.problem).map((each) => `${comparison.lines[each.line].name}, ${promise(each.epsilon)}: ${each.problem}`))];
+  const stopped = problems(shown);
   replace($("bar"), going && meter(progress, 0, 1, `${Math.floor(100 * progress)} % done`), reason && notice("bad", "It failed", reason), stopped.length > 0 && notice("warn", "Some could not go on", ...stopped));
   $("cancel").hidden = !going;
   const all = groups(shown);
@@ -167,7 +204,7 @@ async function look() {
   replace($("scores"), table("Scores of the last release, medians of the runs",
     [{ title: "Line", wide: true }, { title: "Privacy" }, { title: "Runs", number: true, extra: true }, ...SCORES.map((each) => ({ title: each === "f1" || each === "mcc" ? each.toUpperCase() : each, number: true, extra: !["accuracy", "f1", "mcc"].includes(each) }))],
     all.map((runs) => [comparison.lines[runs[0].line].name, promise(runs[0].epsilon), count(runs.length), ...SCORES.map((each) => (each === "mcc" ? median(runs.map((run) => run.scores[each])).toFixed(3) : percent(median(runs.map((run) => run.scores[each])))))])));
-  if (all.length) charts(all, comparison).catch(failed);
+  if (all.length || $("curves").data) charts(all, comparison).catch(failed); // no chart of another one stays
 }
 
 async function charts(all, { lines, epsilons }) {
@@ -181,7 +218,7 @@ async function charts(all, { lines, epsilons }) {
   const last = (runs) => median(runs.map((run) => run.scores.accuracy));
   const axis = { tickformat: ".0%", rangemode: "normal" };
   const legend = { showlegend: true, legend: { orientation: "h", y: -0.25, font: { size: 11 } }, hovermode: "closest" };
-  const best = all.map((runs) => `${named(runs)} ${percent(last(runs))}`).join("; ");
+  const best = all.map((runs) => `${named(runs)} ${percent(last(runs))}`).join("; ") || "nothing yet";
   await Promise.all([
     draw($("curves"), {
       said: `Accuracy of the latest release on records held out, by records that came in. At the end: ${best}.`,
@@ -210,7 +247,8 @@ const troubles = {};
 /** Where something failed. What somebody did wrong stays on the page until they do something else, whatever is looked up. */
 const trouble = (where) => (error) => {
   troubles[where] = error;
-  failed(troubles.doing ?? troubles.looking ?? troubles.beginning ?? null);
+  if (troubles.doing) failed(troubles.doing, "This was not done");
+  else failed(troubles.looking);
 };
 const doing = (action) => () => action().then(() => trouble("doing")(null), trouble("doing"));
 const file = () => `exploration-${shown.id}`;
@@ -219,6 +257,7 @@ $("dataset").addEventListener("change", suit);
 $("map").addEventListener("change", fill);
 $("more").addEventListener("click", () => another(datasets.offers[1].name));
 $("upload").addEventListener("click", doing(upload));
+$("delete").addEventListener("click", doing(drop));
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   doing(compare)();
@@ -235,7 +274,7 @@ $("png").addEventListener("click", doing(async () => {
 addEventListener("hashchange", () => look().catch(trouble("looking")));
 
 frame();
-data().then(() => {
-  for (const { name } of datasets.offers.slice(0, 2)) another(name);
-}).catch(trouble("beginning"));
-regularly(2, look, trouble("looking"));
+regularly(2, async () => {
+  if (datasets.offers.length === 0) await data();
+  await look();
+}, trouble("looking"));

@@ -15,17 +15,10 @@ export async function frame() {
   $("who").hidden = false;
 }
 
-/** Where a page says what it could not get. */
-export function failed(error) {
-  replace(
-    $("problem"),
-    error &&
-      notice(
-        error.status === 404 ? "plain" : "bad",
-        error.status === 404 ? "Not found" : "Not up to date",
-        error.message,
-      ),
-  );
+/** Where a page says what it could not get, or do. */
+export function failed(error, title = "Not up to date") {
+  const kind = error?.status === 404 ? "plain" : "bad";
+  replace($("problem"), error && notice(kind, error.status === 404 ? "Not found" : title, error.message));
 }
 
 /** As `failed`, of the one thing that a page is about: where that is not found, the page shows nothing else. */

@@ -12,6 +12,7 @@ import {
   notice,
   pill,
   replace,
+  stated,
   table,
   toLabel,
 } from "./dom.js";
@@ -81,7 +82,13 @@ function holds(words, stream, publications) {
     stream.name,
     stream.task.kind,
     stateOf(stream),
-    ...publications.flatMap((each) => [each.name, each.mechanism.kind.replaceAll("_", " "), each.state]),
+    stated(stateOf(stream)),
+    ...publications.flatMap((each) => [
+      each.name,
+      each.mechanism.kind.replaceAll("_", " "),
+      each.state,
+      toLabel(each).textContent,
+    ]),
   ]
     .join(" ")
     .toLowerCase();
@@ -98,7 +105,7 @@ function lines(streams, of) {
         { title: "Stream" },
         { title: "Records", number: true },
         { title: "ε used, at most", number: true },
-        { title: "Publications", extra: true },
+        { title: "Publications", wide: true },
       ],
       streams.map((each) => line(each, of[each.name] ?? [])),
     ),
@@ -113,9 +120,31 @@ function line(stream, publications) {
     ],
     count(stream.records),
     `${amount(stream.spent.epsilon)} of ${amount(stream.budget.epsilon)}`,
-    publications.length ? publications.slice(0, FEW).map(inLine) : "–",
+    publications.length ? several(stream, publications) : "–",
   ];
 }
+
+/** A stream's publications in one line: all that need somebody, then the newest others, and how many more there are. */
+function several(stream, publications) {
+  const urgent = publications.filter(needsSomebody);
+  const calm = publications.filter((each) => !needsSomebody(each)).slice(0, Math.max(0, FEW - urgent.length));
+  const more = publications.length - urgent.length - calm.length;
+  return h(
+    "span",
+    {},
+    [...urgent, ...calm].map(inLine),
+    more > 0 && [
+      ", ",
+      h(
+        "a",
+        { href: `/dashboard/streams/${stream.name}`, title: counted(more, "other publication") },
+        `+${count(more)}`,
+      ),
+    ],
+  );
+}
+
+const needsSomebody = ({ state, labels }) => state === "halted" || labels?.waiting > 0;
 
 const inLine = (publication, index) => [
   index > 0 && ", ",

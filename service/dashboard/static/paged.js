@@ -26,13 +26,15 @@ export function paged(id, { path, key, columns, row, caption, empty }, failed) {
       text,
     );
   const newer = button("Newer", () => turned.pop());
-  const older = button("Older", () => turned.push(shown.at(-1)));
+  const older = button("Older", () => turned.at(-1) !== shown.at(-1) && turned.push(shown.at(-1))); // once a page
   const [holder, buttons] = [h("div"), h("div", { class: "row" }, newer, older)];
   $(id).replaceChildren(holder, buttons);
 
   async function look() {
-    const before = turned.length ? `&before=${turned.at(-1)}` : "";
+    const last = turned.at(-1);
+    const before = turned.length ? `&before=${last}` : "";
     const found = (await get(`${path}?limit=${ON_A_PAGE + 1}${before}`)).items;
+    if (last !== turned.at(-1)) return; // the page was turned meanwhile, and is looked up by whoever did
     const items = found.slice(0, ON_A_PAGE);
     const newest = Math.max(...shown);
     replace(holder, items.length ? table(caption, columns, items.map(row)) : h("p", { class: "muted" }, empty));
