@@ -231,7 +231,7 @@ def plan(
         held = _checked(StreamBudget, stream.get("budget", _ANY_BUDGET), "budget").budget
         configuration = _checked(AskedPublication, wanted).configuration(held)
         stored_schema = _checked(NewStreamSchema, schema)
-        mechanism = admit(stored_schema, configuration)
+        mechanism = admit(stored_schema, configuration, budget=held)
         planned, size = mechanism.plan(), mechanism.obligations().fit
     except Refused as refused:
         _fail(str(refused))

@@ -122,6 +122,22 @@ class SmallDatabase:
         """Whether there are more candidates than can be looked at."""
         return self.candidates > MAX_CANDIDATES or self.candidates * self.cardinality > MAX_NUMBERS
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers of 8 bytes a selection holds at once, or some more.
+
+        They are all candidates, of 4 bytes each, while they are made; then the errors of some of them at a time, and
+        all weights.
+        """
+        at_once = min(self.candidates, _ROWS)
+        return (2 * self.candidates + 4 * at_once) * self.cardinality + 8 * self.candidates
+
+    @property
+    def products(self) -> int:
+        """How many products take as long as a selection: candidates are made category by category, then looked at."""
+        made = 8 * self.cardinality // (self.size + 2)
+        return (64 + made) * self.candidates * self.cardinality
+
     def error_bound(self, scale: float) -> float:
         """Return how far off the answer to any query of the class is at most, but for a probability of FAILURE.
 

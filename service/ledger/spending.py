@@ -51,6 +51,7 @@ from service.store.rows import Rows
 from service.store.streams import Stream
 from service.store.tables import evaluation_outlines, outlines, spent
 
+_ZERO = Fraction(0)
 MOST_RANGES = 512  # of a stream's outline, and of what one answer holds exactly
 
 Stretch = tuple[int, int, PrivacyLoss]
@@ -149,23 +150,48 @@ def of_record(
     return changes, spent
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """So many slots of a unit that count, all before `before`; nothing that is stored says which they are."""
+
+    slots: int = 0
+    before: int = 0
+
+
 def of_unit(
-    connection: Connection, stream: int, slots: Sequence[int], most: int, kind: Slots = Slots.TRAINING
+    connection: Connection,
+    stream: int,
+    slots: Sequence[int],
+    most: int,
+    kind: Slots = Slots.TRAINING,
+    lost: Lost = Lost(),
 ) -> PrivacyLoss:
     """Return what a unit with these counting slots, at most `most`, has lost so far (`unit_ledger`), as confirmed.
 
-    kind: whether evaluations read the unit, or all other publications.
+    kind: whether evaluations read the unit, or all other publications. lost: slots of it beside `slots`. With any, the
+    answer is a bound: each publication is taken to have charged them as much as any so many slots before `lost.before`.
     """
     if not slots:
         return PrivacyLoss()
-    start, stop = slots[0], slots[-1] + 1
+    start, stop = 0 if lost.slots else slots[0], max(slots[-1] + 1, lost.before)
     charged = charged_rows.charged(charged_rows.rows(connection, stream, start, stop))
     charged += charged_rows.unconfirmed(connection, stream, start, stop)
-    amounts: dict[Component, Fraction] = {}
+    ranges: dict[Component, list[NewRange]] = {}
     for component, low, high, amount in _of_kind(charged, kind):
-        here = bisect_left(slots, high) - bisect_left(slots, low)
-        amounts[component] = amounts.get(component, Fraction(0)) + here * amount
-    return sum((component.loss(amount / most) for component, amount in amounts.items()), start=PrivacyLoss())
+        ranges.setdefault(component, []).append((low, high, amount))
+    return sum((each.loss(_charged(mine, slots, lost) / most) for each, mine in ranges.items()), start=PrivacyLoss())
+
+
+def _charged(ranges: Sequence[NewRange], slots: Sequence[int], lost: Lost) -> Fraction:
+    """Return what these slots were charged together, and the most that the lost ones can have been."""
+    amount = sum((charge * (bisect_left(slots, high) - bisect_left(slots, low)) for low, high, charge in ranges), _ZERO)
+    before = [(low, min(high, lost.before), charge) for low, high, charge in ranges if low < lost.before]
+    left = lost.slots
+    for low, high, charge in sorted(ChargesByRecord.of(before).ranges(), key=itemgetter(2), reverse=True):
+        if high is not None:  # nothing is charged after the last one
+            amount += charge * min(left, high - low)
+            left -= min(left, high - low)
+    return amount
 
 
 def outlined(rows: Rows, stream: int, start: int, stop: int, slots: Slots | None = None) -> list[Stretch]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from service.mechanisms.timing import fit_size
+from service.mechanisms.timing import Workspace, fit_size
 from service.mechanisms.units import NotForUnits
 from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.obligations import Obligations, WithEachRelease
@@ -194,10 +194,16 @@ class Mechanism(ABC):
         """Which slots it reads and charges: all but evaluations keep to the training slots."""
         return Slots.TRAINING
 
+    @property
+    def workspace(self) -> Workspace:
+        """Return what a fit takes beside what grows with its records: of most mechanisms little."""
+        return Workspace()
+
     def obligations(self) -> Obligations:
         """Return what a publication owes whatever it releases. It is stored when the publication is created."""
         unit = None if self.unit is None else self.unit.to_json()
-        return Obligations(charging=self.charging, slots=self.reads_slots, fit=fit_size(self.plan()), unit=unit)
+        size = fit_size(self.plan(), self.workspace)
+        return Obligations(charging=self.charging, slots=self.reads_slots, fit=size, unit=unit)
 
     def check_units(self) -> None:
         """Raise NotForUnits unless a fit or batch makes one contribution of all records of a unit."""

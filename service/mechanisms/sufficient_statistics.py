@@ -65,6 +65,7 @@ from service.learning.losses import Squared
 from service.learning.objective import MARGIN
 from service.learning.records import row_scales
 from service.learning.solvers import SLACK, UNIT, Inaccurate
+from service.mechanisms.timing import Workspace
 from service.privacy import sensitivity
 from service.privacy.accounting.events import NoisyStatistics
 from service.privacy.currency import Currency, round_down
@@ -82,6 +83,9 @@ if TYPE_CHECKING:
     from service.privacy.noise.correlated import Factor, Memory
 
 CHUNK = 1024
+MATRICES = 18  # as many as a step seems to hold at once, or some more; so measured, like what follows
+COPIES = 3  # of what is remembered, while it is read and added up
+PRODUCTS_OF_A_DRAW = 1000  # so many take as long as the noise of one entry
 LENGTH = 2
 BIAS = Fraction(1, 4)
 _FIRST = 256  # blocks, after which noise that a block brought is taken back as far as it ever is
@@ -138,6 +142,25 @@ class Statistics(Linear):
         """The number of statistics."""
         rows, columns = self.shape
         return columns * (columns + 1) // 2 - self.intercept + rows * columns
+
+    @property
+    def most_remembered(self) -> int:
+        """How many numbers a step leaves for the next one, at most."""
+        return self.entries
+
+    @property
+    def solutions(self) -> int:
+        """How many matrices a step decomposes, at most."""
+        return 1
+
+    @property
+    def workspace(self) -> Workspace:
+        """Return what a step takes to hold matrices and what is remembered, to draw noise and to solve."""
+        rows, columns = self.shape
+        return Workspace(
+            numbers=MATRICES * columns * (rows + columns) + COPIES * self.most_remembered,
+            products=self.solutions * columns**3 + PRODUCTS_OF_A_DRAW * self.entries,
+        )
 
     def factor(self, currency: Currency) -> Factor:  # noqa: ARG002
         """Return how noise is taken back: not at all, a block's is its own."""

@@ -22,6 +22,8 @@ MOST_PASSES = 30  # of a solver over all records of a fit, where their number de
 MOST_PASSES_OF_BLOCKS = 90  # each of which reads its records anew
 SECONDS_OF_A_STEP = 1.5e-6  # of stochastic gradient descent, for each record of a pass
 BYTES_OF_A_RECORD = 64
+BYTES_AT_LEAST = 2**20  # of anything beside records
+BYTES_OF_A_NUMBER = 8
 BYTES_OF_A_FEATURE = 8  # of each record: its value is in memory twice while segments are read
 BYTES_OF_BLOCKS = 96 * 2**20  # of the block that is read, and of what is computed from it
 LARGE_BYTES = 128 * 2**20  # of records at once; where a learner can, it makes a larger fit of blocks (`learning.sums`)
@@ -35,8 +37,23 @@ class Cost:
     bytes: int
 
 
-def fit_size(plan: Mapping[str, Any]) -> FitSize:
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """The most numbers that a fit holds at once, and products that it computes, however few records it has."""
+
+    numbers: int = 0
+    products: int = 0
+
+    @property
+    def small(self) -> bool:
+        """Whether it makes no difference to what any fit takes."""
+        bytes_, seconds = BYTES_OF_A_NUMBER * self.numbers, self.products / PRODUCTS_PER_SECOND
+        return bytes_ <= BYTES_AT_LEAST and seconds <= SECONDS_AT_LEAST
+
+
+def fit_size(plan: Mapping[str, Any], workspace: Workspace = Workspace()) -> FitSize:
     """Return the size of a publication's fits, as the mechanism planned them."""
+    beside = Workspace() if workspace.small else workspace
     model, fits = plan["model"], plan.get("fits", ())
     rows, columns = model.get("shape") or (1, model.get("cardinality") or 1)
     stated = [model.get("steps"), model.get("passes"), *(each["noise"].get("steps") for each in fits)]
@@ -48,6 +65,8 @@ def fit_size(plan: Mapping[str, Any]) -> FitSize:
         passes=max(each or 0 for each in stated),
         descent_passes=model.get("passes") or 0,
         sample=model.get("sample") or 0,
+        numbers=beside.numbers,
+        products=beside.products,
     )
 
 
@@ -63,10 +82,11 @@ def fit_cost(size: FitSize, records: int, *, in_blocks: bool = False) -> Cost:
         return Cost(seconds=fitting.seconds + reading, bytes=fitting.bytes + read_at_once)
     weights = max(size.rows * (size.columns + PRODUCTS_OF_A_SCORE), size.encoder)
     passes = MOST_PASSES_OF_BLOCKS if in_blocks else size.passes or MOST_PASSES
-    seconds = SECONDS_AT_LEAST + passes * records * weights / PRODUCTS_PER_SECOND
+    seconds = SECONDS_AT_LEAST + (passes * records * weights + size.products) / PRODUCTS_PER_SECOND
+    reading = BYTES_OF_BLOCKS if in_blocks else bytes_at_once(records, size.columns)
     return Cost(
         seconds=seconds + SECONDS_OF_A_STEP * records * size.descent_passes,
-        bytes=BYTES_OF_BLOCKS if in_blocks else bytes_at_once(records, size.columns),
+        bytes=reading + BYTES_OF_A_NUMBER * size.numbers,
     )
 
 

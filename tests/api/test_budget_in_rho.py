@@ -108,11 +108,25 @@ def test_what_is_said_to_be_left_fits(service: Service, stream):
 
 
 def test_all_draws_together_stay_within_the_slack(service: Service):
-    large = service.stream(budget={"epsilon": 100, "delta": 1e-6, "accounting": "zcdp"})
+    """A draw fits a budget of ε up to 27.7; two fit up to 27.03."""
+    large = service.stream(budget={"epsilon": 27.5, "delta": 1e-6, "accounting": "zcdp"})
+    ask(service, large, epsilon=1)
     body = publication(large, BLOCK, epsilon=1)
     problem = refused(service.client().post("/v1/publications", json=body), 422, "invalid-request")
     assert "2^-60" in problem["detail"]
     ask(service, large, epsilon=10, delta=1e-6)
+
+
+@pytest.mark.parametrize(("learner", "delta"), [("output_perturbation", 0), ("objective_perturbation", 1e-6)])
+def test_a_plan_says_like_a_publication_which_noise_no_budget_so_large_can_hold(service: Service, learner, delta):
+    large = service.stream(budget={"epsilon": 30, "delta": 1e-6, "accounting": "zcdp"})
+    body = publication(large, BLOCK, learner={"kind": learner}) | {"privacy": {"epsilon": 0.1, "delta": delta}}
+    nameless = {name: body[name] for name in body if name != "name"}
+    for path, request in (("publications", body), ("plan", nameless)):
+        problem = refused(service.client().post(f"/v1/{path}", json=request), 422, "invalid-request")
+        assert "epsilon of 30" in problem["detail"]
+        assert "a privacy.delta above 0, with any learner but objective_perturbation" in problem["detail"]
+    ask(service, large, epsilon=0.1, delta=1e-7)
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,34 @@ def test_an_erased_unit_leaves_nothing_and_comes_back_as_nothing(service: Servic
     assert [(each["start"], each["end"]) for each in erased["ranges"]] == [(0, 1), (2, 3)]
 
 
+def test_what_a_unit_has_spent_stays_though_its_records_are_dropped(service: Service):
+    """One of two records is lost, and counted as one that paid the most; a unit without records spent nothing."""
+    stream = unique("people")
+    body = {
+        "name": stream,
+        "features": 1,
+        "task": {"kind": "classification", "classes": 2},
+        "unit": {"max_records": 3},
+        "retention": "needed",
+    }
+    done(service.client().post("/v1/streams", json=body | {"budget": {"epsilon": 3, "delta": 0}}))
+    batches = publication(
+        stream, {"kind": "independent_batches", "batch": 6}, learner={"kind": "output_perturbation"}, epsilon=3
+    )
+    made = done(service.client().post("/v1/publications", json=batches))
+    done(post(service, stream, ["a", "b", "c"] * 2))
+    service.reaches(made["name"], time=6)
+    wait_until(lambda: held(service, stream, "a")["spent"]["epsilon"] == 2)
+    done(post(service, stream, ["d"] * 6))
+    service.reaches(made["name"], time=12)
+    wait_until(lambda: done(service.client().get(f"/v1/streams/{stream}"))["kept"]["start"] >= 6)
+    after = held(service, stream, "a")
+    assert (after["records"], after["counting"], after["spent"]["epsilon"]) == ([], 2, 2)
+    assert held(service, stream, "e")["spent"]["epsilon"] == 0
+    assert done(service.client().delete(f"/v1/streams/{stream}/units/a")) == {"records": []}
+    assert held(service, stream, "a")["spent"]["epsilon"] == 2, "its spent budget stays spent"
+
+
 def test_whoever_is_no_admin_may_ask_nothing_of_a_unit(service: Service, people: str):
     path = f"/v1/streams/{people}/units/a"
     for scope in ("read", "ingest"):

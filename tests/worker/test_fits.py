@@ -22,8 +22,8 @@ from service.publishing.locating import locate
 from service.store import publications, tables
 from service.worker import fits, memory_limit
 from service.worker.publisher import Publisher
-from tests.conftest import wait_until
-from tests.worker.published import Bench
+from tests.conftest import World, wait_until
+from tests.worker.published import Bench, published
 from tests.worker.test_attempts import attempts
 from tests.worker.test_publishing import CONFIGURATION, bench  # noqa: F401
 
@@ -200,6 +200,23 @@ def test_it_ends_when_its_parent_does(bench: Bench):
     ours.close()
     wait_until(lambda: process.poll() is not None)
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize(("features", "own"), [(3, False), (1500, True)])
+def test_few_records_of_many_features_are_solved_for_in_a_process_of_its_own(world: World, monkeypatch, features, own):
+    apart: list[int] = []
+    real = fits._apart
+    monkeypatch.setattr(fits, "_apart", lambda *arguments: (apart.append(1), real(*arguments))[1])
+    schema = {"features": features, "task": {"kind": "classification", "classes": 2}}
+    columns = {"x": np.full((4, features), 0.01, dtype=np.float32), "y": np.array([0, 1, 0, 1], dtype=np.int32)}
+    window = {
+        "mechanism": {"kind": "window_statistics", "block": 4, "blocks": 1},
+        "learner": {"kind": "output_perturbation"},
+    }
+    with published(world, schema, window | {"privacy": LEADER["privacy"]}, columns, epsilon=1) as bench:
+        bench.publish_all()
+        assert bench.now().version == 1
+    assert bool(apart) is own
 
 
 def test_short_steps_never_wait_for_long_ones(bench: Bench, monkeypatch):

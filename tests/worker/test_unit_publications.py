@@ -204,6 +204,24 @@ def test_a_number_of_units_that_somebody_changed_is_found(bench: Bench):
     assert finding.startswith(f"publication p, version {newest}: it is of {model['units'] + 1} units, and its records")
 
 
+@kinds
+def test_a_unit_whose_slots_are_lost_has_spent_no_less_than_it_has(bench: Bench):
+    """Whichever slots of it are known; and not more than the most that so many slots may be charged."""
+    bench.publish_all()
+    mine = np.flatnonzero((PATTERN == 0) & (records()["counts"] == 1)).tolist()
+    with bench.database.transaction() as connection:
+
+        def spent(slots: list[int], lost: spending.Lost) -> Fraction:
+            return spending.of_unit(connection, bench.stream().id, slots, M, lost=lost).epsilon
+
+        truth = spent(mine, spending.Lost())
+        assert truth > 0
+        for first in range(1, len(mine)):
+            bound = spent(mine[first:], spending.Lost(slots=first, before=mine[-1]))
+            assert truth <= bound <= 1
+            assert spent(mine[first:], spending.Lost()) < bound
+
+
 @pytest.mark.parametrize("bench", [SCALES | {"privacy": GAUSSIAN}], ids=["scales"], indirect=True)
 def test_scales_of_units_are_charged_a_part_and_stay_reserved(bench: Bench):
     bench.publish_all()

@@ -15,7 +15,7 @@ from service.api.services import Shared
 from service.learners.linear import ReleasedModel
 from service.ledger import open_entry, open_ledger
 from service.ledger.errors import BudgetExceeded, TooManyDraws
-from service.mechanisms.admission import admit
+from service.mechanisms.admission import admit, too_many_draws
 from service.mechanisms.configuration import AskedPublication, Privacy, PublicationConfiguration, Refused
 from service.mechanisms.evaluation.course import BLOCKS, course
 from service.mechanisms.evaluation.recent import recent
@@ -165,11 +165,7 @@ async def make_publication(
         except BudgetExceeded as refused:
             raise _over_budget(stream, configuration.privacy, refused.worst) from None
         except TooManyDraws:
-            _refuse(
-                "privacy",
-                "all noise of this stream that is only nearly exact may add 2^-60 to delta, and this would add more: "
-                "ask for Gaussian noise, which is exact, with a delta above 0",
-            )
+            _refuse("privacy", too_many_draws(mechanism, stream.budget))
         return _infos(connection, admin, [made])[0]
 
     info = await shared.run(make)
@@ -243,7 +239,7 @@ def _build(
 ) -> Mechanism:
     try:
         evaluated.check(connection, stream, configuration.mechanism)
-        return admit(stream.parsed_schema, configuration, start)
+        return admit(stream.parsed_schema, configuration, start, stream.budget)
     except Refused as refused:
         _refuse(refused.path, refused.message)
 

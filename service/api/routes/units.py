@@ -17,9 +17,9 @@ from service.api.services import Services, Shared
 from service.ledger import spending
 from service.privacy.accounting.composition import Slots
 from service.publishing import units as found_units
-from service.store import keys, streams, units
+from service.store import keys, segments, streams, units
 from service.store.streams import Stream
-from service.streams.units import InvalidUnit, pseudonym, set_aside
+from service.streams.units import NEVER, InvalidUnit, UnitState, pseudonym, set_aside
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}/units", tags=["records"])
 
@@ -32,7 +32,10 @@ class UnitInfo(BaseModel):
     records: list[int] = Field(description="The numbers of its records that count and are still kept, erased ones too")
     counting: int = Field(description="How many of its records count, for ever; at most `max_records`")
     erased: bool = Field(description="Its records were erased, and no later one counts")
-    spent: Loss = Field(description="The cost of all releases so far to it")
+    spent: Loss = Field(
+        description="The cost of all releases so far to it; where fewer `records` are kept than count, a bound that is "
+        "never below it"
+    )
 
 
 class ErasedUnit(BaseModel):
@@ -51,7 +54,8 @@ async def get_unit(stream: str, unit: Unit, request: Request, admin: Admin, shar
         with shared.database.transaction() as connection:
             state, erased = units.state(connection, row.id, name)
             most = row.parsed_schema.unit.max_records if row.parsed_schema.unit else 1
-            spent = spending.of_unit(connection, row.id, slots, most, _kind(row, name))
+            counting, lost = _with_dropped(slots, state, segments.kept_from(connection, row.id))
+            spent = spending.of_unit(connection, row.id, counting, most, _kind(row, name), lost)
         return UnitInfo(records=slots, counting=state.counted, erased=erased, spent=Loss(**row.budget.shown(spent)))
 
     return await run_in_threadpool(look)
@@ -63,6 +67,17 @@ async def erase_unit(stream: str, unit: Unit, request: Request, admin: Admin, sh
     row, name = await _known(stream, request, admin, shared)
     slots = await run_in_threadpool(found_units.erase_unit, shared.database, shared.files, row, name)
     return ErasedUnit(records=slots)
+
+
+def _with_dropped(held: list[int], state: UnitState, kept_from: int) -> tuple[list[int], spending.Lost]:
+    """Return which slots of a unit are known to count, and what is known of the others, whose segments were dropped.
+
+    held: read first. A slot that was numbered or dropped since then is taken to be lost, which makes no answer smaller.
+    """
+    counting = sorted({*held, state.last} - {NEVER})
+    return counting, spending.Lost(
+        slots=max(0, state.counted - len(counting)), before=min(kept_from, max(0, state.last))
+    )
 
 
 def _kind(stream: Stream, name: bytes) -> Slots:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from service.mechanisms.lifelong.task_statistics import TaskStatistics
     from service.mechanisms.lifelong.tasks import Tasks
     from service.mechanisms.mechanism import Mechanism
+    from service.mechanisms.timing import Workspace
     from service.privacy.accounting.events import NoisyStatistics
     from service.privacy.accounting.groups import UnitBound
     from service.schedules.schedule import Fit, Pattern
@@ -111,6 +112,11 @@ class Lifelong(LinearMechanism):
             model=self.described(records),
         )
         return Step(releases=(release,), chain=(*encoders, *numbered(state, parts)))
+
+    @property
+    def workspace(self) -> Workspace:
+        """Return what the matrices take that a model is solved from."""
+        return self.learner.workspace
 
     def check_units(self) -> None:
         """Raise nothing: a unit adds the mean of what its records would add to a batch, or to a step of the encoder."""

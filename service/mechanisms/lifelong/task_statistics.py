@@ -128,6 +128,16 @@ class TaskStatistics(Statistics):
         model = sum(self.shape) * self.codes if self.training == "agem" else 0
         return (1 + more) * (self.entries + _SIZES) + model
 
+    @property
+    def solutions(self) -> int:
+        """How many matrices a step decomposes, or takes as long for: of each task, and of all for models and scores.
+
+        A step of `agem` multiplies matrices of two sums by r codes, twice.
+        """
+        if self.training == "agem":
+            return 5 + -(-4 * max(self.epochs) * self.codes // self.shape[1])
+        return (self.memory or 1) + 3 if self.heads == "per_task" else 1
+
     def factor(self, currency: Currency) -> Factor:
         """Return how noise is taken back: as for running sums where they are all that counts, else not at all."""
         return Blt.decaying(DECAY) if self.adds_up and currency is Currency.ZCDP else super().factor(currency)

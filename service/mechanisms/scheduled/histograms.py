@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.mechanisms import histogram
 from service.mechanisms.scheduled.mechanism import Fitting
+from service.mechanisms.timing import Workspace
 
 if TYPE_CHECKING:
     from service.learners.family import HistogramLearner
@@ -27,6 +28,11 @@ class ScheduledHistograms(Fitting):
     def model_description(self) -> dict[str, Any]:
         """Return what the released shares are of, as JSON."""
         return histogram.described(self.learner.cardinality, **self.learner.describe(), **self.names.to_json())
+
+    @property
+    def workspace(self) -> Workspace:
+        """Return what the histograms take that a fit selects from."""
+        return Workspace(numbers=self.learner.numbers, products=self.learner.products)
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
         """Return a kind of fit as JSON, and how far off its answers are."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Records
     from service.mechanisms.mechanism import Mechanism
+    from service.mechanisms.timing import Workspace
     from service.mechanisms.window_statistics.window_model import WindowModel
     from service.privacy.accounting.events import NoisyStatistics
     from service.privacy.accounting.groups import UnitBound
@@ -78,6 +79,11 @@ class WindowStatistics(LinearMechanism):
         """Return the noise, its factor and the weights: estimates with others could not be added up."""
         (fit,) = self.schedule.fits(time)
         return self._perturbation(fit).to_json() if fit.start else None
+
+    @property
+    def workspace(self) -> Workspace:
+        """Return what the matrices take that a model is solved from."""
+        return self.learner.workspace
 
     def check_units(self) -> None:
         """Raise nothing: a unit adds the mean of its records' statistics to a block."""

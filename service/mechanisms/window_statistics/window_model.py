@@ -29,6 +29,16 @@ class WindowModel(Statistics):
     candidates: tuple[WindowModel, ...] = ()
     """Models of at most W blocks each, with other pulls."""
 
+    @property
+    def most_remembered(self) -> int:
+        """How many numbers a step leaves for the next one, at most."""
+        return (self.blocks + self.factor(Currency.ZCDP).remembers(1)) * (self.entries + 1)
+
+    @property
+    def solutions(self) -> int:
+        """How many models a step solves for."""
+        return 1 + len(self.candidates)
+
     def factor(self, currency: Currency) -> Factor:
         """Return how noise is taken back: for a sum of W blocks nearly what is best, or not at all in pure ε."""
         if currency is Currency.PURE or self.blocks == 1:

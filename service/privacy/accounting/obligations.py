@@ -83,10 +83,14 @@ class FitSize:
     """how many of the passes take a step for few records"""
     sample: int = 0
     """how many slots at most a fit is made of, which it draws; 0: it is made of all"""
+    numbers: int = 0
+    """that a fit holds beside its records, each of 8 bytes; 0: few"""
+    products: int = 0
+    """that a fit computes beside those with its records' features; 0: few"""
 
     def to_json(self) -> dict[str, int]:
-        """Return the sizes as they are stored; the size of a sample only where there is one."""
-        return {name: size for name, size in vars(self).items() if name != "sample" or size}
+        """Return the sizes as they are stored; those that are optional only where they are not 0."""
+        return {name: size for name, size in vars(self).items() if name not in _OPTIONAL or size}
 
     @classmethod
     def from_json(cls, content: Any) -> FitSize:
@@ -97,6 +101,9 @@ class FitSize:
         names = [each.name for each in fields(cls)]
         sizes = content if isinstance(content, dict) else {}
         return cls(**{name: size if isinstance(size := sizes.get(name), int) else 0 for name in names})
+
+
+_OPTIONAL = {each.name for each in fields(FitSize) if each.default == 0}
 
 
 @dataclass(frozen=True, kw_only=True)

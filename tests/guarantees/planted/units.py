@@ -211,6 +211,14 @@ def a_unit_that_is_said_to_have_spent_what_others_have() -> None:
     rewrite(spending.of_unit, ("_of_kind(charged, kind)", "charged"))
 
 
+@bug("tests/worker/test_unit_publications.py::test_a_unit_whose_slots_are_lost_has_spent_no_less_than_it_has[window]")
+def slots_that_are_taken_to_have_paid_the_least() -> None:
+    """Slots of a unit that nobody knows any more count as those that were charged the least."""
+    from service.ledger import spending
+
+    rewrite(spending._charged, ("reverse=True", "reverse=False"))
+
+
 @bug(f"{_COUNTING}::test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern[bench0]")
 def weights_by_record() -> None:
     """All records of a unit enter a sum whole."""

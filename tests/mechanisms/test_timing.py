@@ -1,0 +1,101 @@
+"""A plan's estimate of a fit's memory, beside what a process of its own really takes for it."""
+
+import json
+import sys
+from pathlib import Path
+from subprocess import check_output
+
+import numpy as np
+import pytest
+
+from service.learning.records import Records
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.mechanism import Mechanism
+from service.mechanisms.timing import fit_cost
+from service.privacy.accounting.obligations import FitSize
+from service.streams.schema import StreamSchema
+
+BLOCK = 100
+PERTURBED = {"kind": "output_perturbation"}
+WINDOW = {"kind": "window_statistics", "block": BLOCK, "blocks": 2}
+TASKS = {"kind": "lifelong", "task_size": BLOCK}
+BATCHES = {"kind": "independent_batches", "batch": BLOCK}
+
+
+def linear(features: int, classes: int = 2) -> dict:
+    return {"features": features, "task": {"kind": "classification", "classes": classes}}
+
+
+def categories(cardinality: int) -> dict:
+    return {"task": {"kind": "categorical", "cardinality": cardinality}}
+
+
+def database(queries: str, accuracy: float) -> dict:
+    return {"kind": "small_database", "queries": queries, "accuracy": accuracy}
+
+
+CASES = {  # stream, mechanism, learner, steps
+    "window": (linear(700), WINDOW, PERTURBED, 3),
+    "long window": (linear(500), WINDOW | {"blocks": 20}, PERTURBED, 22),
+    "tasks": (linear(700), TASKS, PERTURBED, 3),
+    "tasks, heads": (linear(500), TASKS | {"heads": "per_task", "memory": 6}, PERTURBED, 8),
+    "tasks, agem": (linear(500), TASKS | {"training": "agem", "memory": 6, "epochs": 2}, PERTURBED, 8),
+    "window, classes": (linear(400, 800), WINDOW, PERTURBED, 3),
+    "tasks, classes": (linear(400, 800), TASKS, PERTURBED, 3),
+    "intervals": (categories(40), BATCHES, database("intervals", 0.5), 2),
+    "points": (categories(55), BATCHES, database("points", 0.99), 2),
+    "all": (categories(10), BATCHES, database("all", 0.6), 2),
+}
+
+
+def made(schema: dict, mechanism: dict, learner: dict) -> Mechanism:
+    configuration = {"mechanism": mechanism, "learner": learner, "privacy": {"epsilon": 1, "delta": 1e-6}}
+    return build(
+        StreamSchema.model_validate(schema),
+        PublicationConfiguration.model_validate(configuration | {"publish_delay": 0}),
+    )
+
+
+def taken(schema: dict, mechanism: dict, learner: dict, steps: int) -> int:
+    """Return how many bytes the first steps take at most, beside what this process holds before."""
+    publication, chain, time = made(schema, mechanism, learner), (), 0
+
+    def read(start: int, end: int) -> Records:
+        many = end - start
+        x = np.full((many, schema.get("features", 0)), 0.01, dtype=np.float32)
+        return Records(x=x, y=np.arange(many) % 2, slots=np.arange(start, end))
+
+    before = memory("VmRSS")
+    for step in range(steps):
+        time = publication.next_time(time)
+        chain = publication.step(time, chain, step + 1, read).chain
+    return memory("VmHWM") - before
+
+
+def memory(which: str) -> int:
+    """Return what this process holds now (`VmRSS`) or held at most (`VmHWM`), in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(which))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_fit_takes_no_more_memory_than_planned_and_not_far_less(case):
+    program = f"import json, sys; from {__name__} import taken; print(taken(*json.loads(sys.argv[1])))"
+    real = int(check_output([sys.executable, "-c", program, json.dumps(CASES[case])]))
+    planned = fit_cost(made(*CASES[case][:3]).obligations().fit, BLOCK).bytes
+    assert planned / 3 <= real <= planned
+
+
+def test_a_fit_of_many_features_is_planned_to_take_much_longer_than_one_of_few():
+    few, many = (fit_cost(made(linear(each), WINDOW, PERTURBED).obligations().fit, BLOCK) for each in (10, 1500))
+    assert few.seconds < 0.03
+    assert many.seconds > 2
+
+
+@pytest.mark.parametrize("mechanism", [WINDOW, TASKS])
+def test_sizes_that_make_no_difference_are_not_stored(mechanism):
+    """A promise of few features is the same as before there were such sizes."""
+    few, many = (made(linear(each), mechanism, PERTURBED).obligations().fit for each in (3, 1500))
+    assert not {"numbers", "products"} & few.to_json().keys()
+    assert FitSize.from_json(many.to_json()) == many
