@@ -227,12 +227,12 @@ def _share(budget: Budget, publication: publications.Publication, exposed: tuple
         "running": publication.state == "running",
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
-        "reserved": budget.shown(component.cap if component.running else component.reserved_after_end(charged)),
+        "reserved": budget.shown(component.held(charged), component.held_alone(charged)),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
             "record": publication.visible_worst_record,
             "rho": None if pure else round_up(amount * component.factor),
-            **budget.shown(component.loss(amount)),
+            **budget.shown(component.loss(amount), component.alone(amount)),
         },
     }
 
