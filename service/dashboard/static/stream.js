@@ -13,6 +13,7 @@ import {
   loss,
   notice,
   pill,
+  protectedOne,
   range,
   replace,
   table,
@@ -87,7 +88,7 @@ async function look() {
   );
   replace(
     $("shares"),
-    ledger.publications.length ? shares(ledger) : howToPublish(stream),
+    ledger.publications.length ? shares(ledger, protectedOne(stream.unit)) : howToPublish(stream),
     stream.records === 0 && howToPost(stream),
   );
   chart(stream, ledger).catch(failed);
@@ -123,12 +124,26 @@ function heading({ halted, distrusted, declassified, dead_letters: dead, task, c
   );
 }
 
+const ORDINALS = new Intl.PluralRules("en", { type: "ordinal" });
+const ordinal = (number) => `${count(number)}${{ one: "st", two: "nd", few: "rd" }[ORDINALS.select(number)] ?? "th"}`;
+
 const settings = (stream) => {
   const { features, feature_map: map, norm_bound: bound, task, retention, erased, kept, resumptions } = stream;
+  const { unit, evaluation } = stream;
   return [
     ["Features", features ?? "none"],
     ...named(stream),
     ["Task", JSON.stringify(task)],
+    [
+      "Protects",
+      unit
+        ? `all records of a unit: ${count(unit.max_records)} count, each at least ${count(unit.min_separation)} after the one before`
+        : "each record by itself",
+    ],
+    [
+      "For evaluations",
+      evaluation ? `every ${ordinal(evaluation.every)} ${protectedOne(unit)} is set aside` : `no ${protectedOne(unit)} is set aside`,
+    ],
     ["Norm bound", amount(bound)],
     ["Feature map", map ? map.kind : "none"],
     ["Keeps", retention === "keep" ? "every record" : `what is needed, from record ${count(kept.start)}`],
@@ -137,7 +152,7 @@ const settings = (stream) => {
   ];
 };
 
-const shares = ({ publications }) =>
+const shares = ({ publications }, one) =>
   table(
     "Reserved and used, by publication",
     [
@@ -145,7 +160,7 @@ const shares = ({ publications }) =>
       { title: "State" },
       { title: "From record", number: true },
       { title: "Reserves", number: true },
-      { title: "Used, the most by any record", number: true },
+      { title: `Used, the most by any ${one}`, number: true },
       { title: "Record with the most", number: true, extra: true },
     ],
     publications.map((each) => [
@@ -228,7 +243,7 @@ const howToPost = ({ features, columns, class_names: classes, task }) => [
   ),
 ];
 
-async function chart({ records, budget, declassified }, { ranges, exact, reserved }) {
+async function chart({ records, budget, declassified, unit }, { ranges, exact, reserved }) {
   $("spending").hidden = records === 0;
   if (records === 0) return;
   const { start, end } = part ?? { start: 0, end: records };
@@ -276,7 +291,7 @@ async function chart({ records, budget, declassified }, { ranges, exact, reserve
       annotations: [
         ...level(budget.epsilon, `budget: ε ${amount(budget.epsilon)}`).annotations,
         ...(budget.epsilon - reserved.epsilon > budget.epsilon / 12
-          ? level(reserved.epsilon, `reserved for any one record: ε ${amount(reserved.epsilon)}`).annotations
+          ? level(reserved.epsilon, `reserved for any one ${protectedOne(unit)}: ε ${amount(reserved.epsilon)}`).annotations
           : []),
       ],
     }),
