@@ -248,7 +248,7 @@ async function chart({ records, budget, declassified, unit }, { ranges, exact, r
   if (records === 0) return;
   const { start, end } = part ?? { start: 0, end: records };
   $("from").placeholder = 0;
-  $("to").placeholder = records;
+  $("to").placeholder = records - 1;
   $("all").disabled = part === null;
   const most = ranges.reduce((so, each) => Math.max(so, each.epsilon ?? 0), 0);
   $("ledger-said").textContent = [
@@ -266,7 +266,7 @@ async function chart({ records, budget, declassified, unit }, { ranges, exact, r
     }),
   );
   await draw($("ledger"), {
-    said: `What each record from ${count(start)} to ${count(end)} has spent, in ${counted(ranges.length, "range")}. The most is ε ${amount(most)} of ${amount(budget.epsilon)}.`,
+    said: `What each record from ${count(start)} to ${count(end - 1)} has spent, in ${counted(ranges.length, "range")}. The most is ε ${amount(most)} of ${amount(budget.epsilon)}.`,
     traces: () => [
       line(x, spent, {
         line: { shape: "linear", width: 1.5 },
@@ -307,16 +307,16 @@ async function chart({ records, budget, declassified, unit }, { ranges, exact, r
 
 function show(records) {
   part = records;
-  if (records) [$("from").value, $("to").value] = [records.start, records.end];
+  if (records) [$("from").value, $("to").value] = [records.start, records.end - 1];
   else $("zoom").reset();
   again();
 }
 
 $("zoom").addEventListener("submit", (event) => {
   event.preventDefault();
-  const [start, end] = [$("from").valueAsNumber, $("to").valueAsNumber];
-  $("to").setCustomValidity(start < end ? "" : "The end must come after the start.");
-  if ($("zoom").reportValidity()) show({ start, end });
+  const [start, last] = [$("from").valueAsNumber, $("to").valueAsNumber];
+  $("to").setCustomValidity(start <= last ? "" : "The last record must not come before the first.");
+  if ($("zoom").reportValidity()) show({ start, end: last + 1 });
 });
 $("to").addEventListener("input", () => $("to").setCustomValidity(""));
 $("all").addEventListener("click", () => show(null));
