@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from service.store.database import Database
 from tests.browser.looking import serious, show, sign_in, until
-from tests.conftest import Service, ok, unique
+from tests.conftest import Service, ok, publication, unique
 from tests.docs.pages import ROOT, blocks
 from tests.docs.test_documentation import ON_CATEGORIES
 
@@ -255,6 +255,21 @@ class TestEveryMechanism:
 
 
 class TestStream:
+    def test_who_follows_a_link_to_a_name_of_another_stream_too_is_warned(self, service: Service, page: Page):
+        older, newer = service.stream(), service.stream()
+        name = service.publish(older, {"kind": "sliding_window", "block": 10, "blocks": 3})
+        limited = service.client(service.key("admin", streams=[newer]))
+        body = publication(newer, {"kind": "sliding_window", "block": 10, "blocks": 3}) | {"name": name}
+        ok(limited.post("/v1/publications", json=body), 201)
+        sign_in(page, service.key("read"), f"/dashboard/streams/{newer}")
+        page.get_by_role("link", name=name).click()
+        expect(page.locator("#trouble")).to_contain_text(f"This is the publication of stream {older}")
+        expect(page.locator("#trouble")).to_contain_text(f"A key that sees {newer} alone opens the other one")
+        page.goto(f"/dashboard/streams/{older}")
+        page.get_by_role("link", name=name).click()
+        expect(page.locator("#plan")).to_contain_text("as likely as before")
+        expect(page.locator("#trouble")).to_be_empty()
+
     def test_the_ledger_is_drawn_as_it_is_told(self, service: Service, reader: Page, streams):
         stream = streams[0]
         reader.goto(f"/dashboard/streams/{stream}")

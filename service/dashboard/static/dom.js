@@ -109,6 +109,10 @@ export const toLabel = ({ name, labels }) =>
   labels?.waiting > 0 &&
   h("a", { class: "pill warn", href: `/dashboard/publications/${name}/label` }, `${count(labels.waiting)} to label`);
 
+/** A link to a publication's page, which says so where the name leads to that of another stream. */
+export const toPublication = (name, stream) =>
+  h("a", { href: `/dashboard/publications/${name}?stream=${stream}` }, name);
+
 /** Something that went wrong, loudly, and what to do. */
 export const notice = (kind, title, ...body) =>
   h("div", { class: `notice ${kind}` }, h("strong", {}, title), ...body.map((each) => h("p", {}, each)));

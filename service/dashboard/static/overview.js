@@ -14,6 +14,7 @@ import {
   replace,
   table,
   toLabel,
+  toPublication,
 } from "./dom.js";
 import { failed, frame } from "./frame.js";
 
@@ -119,7 +120,7 @@ function line(stream, publications) {
 
 const inLine = (publication, index) => [
   index > 0 && ", ",
-  h("a", { href: `/dashboard/publications/${publication.name}` }, publication.name),
+  toPublication(publication.name, publication.stream),
   publication.state === "halted" && [" ", pill("halted")],
   toLabel(publication),
 ];
@@ -188,7 +189,7 @@ const COLUMNS = [
 
 function row(publication, records) {
   return [
-    h("a", { href: `/dashboard/publications/${publication.name}` }, publication.name),
+    toPublication(publication.name, publication.stream),
     publication.mechanism.kind.replaceAll("_", " "),
     [pill(publication.state), toLabel(publication)],
     publication.latest === null ? "–" : `version ${count(publication.latest)}`,

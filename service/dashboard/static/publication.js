@@ -9,6 +9,7 @@ import { described, explained, factorOf } from "./plan.js";
 
 const name = location.pathname.split("/").at(-1);
 const at = `/v1/publications/${name}`;
+const meant = new URLSearchParams(location.search).get("stream"); // whose link led here
 
 $("name").textContent = name;
 document.title = `${name} · Perennial`;
@@ -72,6 +73,13 @@ function heading({ stream, state, reason, mechanism, learner, privacy, plan, lab
   $("about").textContent = `${how.join(" with ")}, for ${loss(privacy)}`;
   replace(
     $("trouble"),
+    meant !== null &&
+      meant !== stream &&
+      notice(
+        "warn",
+        `This is the publication of stream ${stream}`,
+        `Stream ${meant} has one of this name too. Of several that a key may see the name means the oldest, here and on the card. A key that sees ${meant} alone opens the other one.`,
+      ),
     state === "halted" &&
       notice(
         "bad",
@@ -289,7 +297,7 @@ async function detail() {
   if (!$("release").open) $("release").showModal();
 }
 
-$("release").addEventListener("close", () => history.replaceState(null, "", location.pathname));
+$("release").addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
 $("release").addEventListener("click", (event) => event.target === $("release") && $("release").close());
 addEventListener("hashchange", () => detail().catch(failed));
 

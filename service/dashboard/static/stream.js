@@ -17,6 +17,7 @@ import {
   range,
   replace,
   table,
+  toPublication,
   when,
 } from "./dom.js";
 import { absent, failed, frame } from "./frame.js";
@@ -48,7 +49,7 @@ const charges = paged(
     ],
     row: (charge) => [
       count(charge.id),
-      h("a", { href: `/dashboard/publications/${charge.publication}` }, charge.publication),
+      toPublication(charge.publication, name),
       charge.version === null ? "at arrival" : count(charge.version),
       range(charge),
       charge.rho === null ? loss(charge) : `ρ ${amount(charge.rho)}`,
@@ -164,7 +165,7 @@ const shares = ({ publications }, one) =>
       { title: "Record with the most", number: true, extra: true },
     ],
     publications.map((each) => [
-      h("a", { href: `/dashboard/publications/${each.name}` }, each.name),
+      toPublication(each.name, name),
       each.running ? "runs" : "ended",
       count(each.start),
       held(each.reserved),
