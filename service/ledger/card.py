@@ -14,7 +14,7 @@ from service.store.publications import Publication
 
 @dataclass(frozen=True, kw_only=True)
 class Amounts:
-    """Amounts of (ε, δ).
+    """Amounts as (ε, δ), and where the stream's budget is held in ρ also in ρ.
 
     for_life: the most that any record may ever lose. reserved: the most that is reserved on any record now.
     spent: the most that any record was charged so far.
@@ -23,6 +23,7 @@ class Amounts:
     for_life: PrivacyLoss
     reserved: PrivacyLoss
     spent: PrivacyLoss
+    in_rho: "Amounts | None" = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +43,31 @@ class CardNumbers:
 
 
 def numbers(connection: Connection, publication: Publication, *, declassified: Declassified) -> CardNumbers:
-    """Return the numbers of a publication's card."""
+    """Return the numbers of a publication's card.
+
+    Those of the publication are its own (ε, δ), not what its ρ implies at the stream's δ: `ZcdpComponent` says why.
+    """
     stream = streams.get(connection, publication.stream_id)
     (totals,) = summaries.totals(connection, [stream], declassified=declassified)
-    component, implied = spending.component_of(publication), stream.budget.implied
+    component, budget = spending.component_of(publication), stream.budget
+    charged, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
     newest = charges.page(connection, stream.id, limit=1, before=None)
-    left_reserved = component.reserved_after_end(Fraction(publication.worst_amount))
     return CardNumbers(
         publication=Amounts(
             for_life=PrivacyLoss.of(publication.epsilon, publication.delta),
-            reserved=implied(component.cap if component.running else left_reserved),
-            spent=implied(component.loss(Fraction(publication.visible_worst_amount))),
+            reserved=component.held_alone(charged),
+            spent=component.alone(amount),
+            in_rho=Amounts(for_life=component.cap, reserved=component.held(charged), spent=component.loss(amount))
+            if budget.in_rho
+            else None,
         ),
         stream=Amounts(
             for_life=PrivacyLoss.of(stream.epsilon, stream.delta),
-            reserved=implied(totals.reserved),
-            spent=implied(summaries.spent(stream)),
+            reserved=budget.implied(totals.reserved),
+            spent=budget.implied(summaries.spent(stream)),
+            in_rho=Amounts(for_life=budget.limit, reserved=totals.reserved, spent=summaries.spent(stream))
+            if budget.in_rho
+            else None,
         ),
         records=stream.records,
         declassified=totals.declassified,

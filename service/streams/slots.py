@@ -53,6 +53,12 @@ class EvaluationSlots:
         """Return the evaluation slot of that number."""
         return number * self.period + self.period - 1
 
+    def first_from(self, slot: int, *, evaluation: bool) -> int:
+        """Return the first slot from `slot` on that is an evaluation slot, or that is none."""
+        if evaluation:
+            return self.slot(self.before(slot))
+        return slot + 1 if self.includes(slot) else slot
+
     def evaluation(self, start: int, stop: int) -> int:
         """Return how many slots of [start, stop) are evaluation slots. start ≤ stop."""
         return self.before(stop) - self.before(start)

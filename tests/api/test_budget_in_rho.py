@@ -92,6 +92,38 @@ def test_pure_publications_count_as_tanh_and_hardly_fit(service: Service, stream
     service.verifies(stream)
 
 
+@pytest.mark.parametrize("unit", [{}, {"unit": {"max_records": 2}}], ids=["records", "units"])
+@pytest.mark.parametrize("promise", [{"epsilon": 0.5, "delta": 0}, {"epsilon": 0.5, "delta": 1e-6}])
+def test_a_publication_is_never_shown_above_its_own_cap(service: Service, promise, unit):
+    stream = service.stream(budget={"epsilon": 4, "delta": 1e-5, "accounting": "zcdp"}, **unit)
+    name = ask(service, stream, **promise)["name"]
+    records = {"x": [[1, 0]] * 5, "y": [0, 1, 0, 1, 0]} | ({"unit": list("abcde")} if unit else {})
+    ok(service.client().post(f"/v1/streams/{stream}/records", json=records), 202)
+    service.reaches(name, time=5)
+    for state in ("running", "stopped"):
+        card = ok(service.client().get(f"/v1/publications/{name}/card"))
+        page = ledger(service, stream)
+        (share,) = page["publications"]
+        for amount in ("reserved", "spent"):
+            parts = {part: card[part]["publication"][amount] for part in ("epsilon", "delta", "rho")}
+            assert parts == {part: share[amount][part] for part in parts}
+            assert parts["epsilon"] <= promise["epsilon"], (state, amount)
+            assert parts["epsilon"] >= 0.999 * promise["epsilon"] * (0.5 if unit and promise["delta"] else 1)
+            assert parts["delta"] == promise["delta"]
+            assert {part: card[part]["stream"][amount] for part in parts} == page[amount], (
+                "of the sum what its ρ implies"
+            )
+        ok(service.client().delete(f"/v1/publications/{name}"))
+    assert card["rho"]["stream"]["for_life"] == page["budget"]["rho"]
+    printed = service.client().get(f"/v1/publications/{name}/card?format=html").text
+    assert f", ρ {card['rho']['publication']['spent']!r}</td>" in printed
+
+
+def test_what_is_refused_is_told_as_it_was_asked_for(service: Service, stream):
+    problem = too_much(service, stream, epsilon=1)
+    assert problem["asked"] == {"epsilon": 1, "delta": 0, "rho": pytest.approx(tanh(0.5))}
+
+
 def test_all_of_it_may_be_asked_for_in_epsilon_and_delta(service: Service, stream):
     made = ask(service, stream, epsilon=2, delta=5e-6)
     assert 2 * (1 - 1e-9) < made["privacy"]["epsilon"] <= 2

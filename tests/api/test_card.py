@@ -114,6 +114,8 @@ def test_the_page_has_each_part_under_its_heading_and_loads_nothing(service: Ser
         assert text.replace("'", "&#x27;") in answer.text
     assert any("multiples of 2.5 s" in each for each in shown["public"])
     assert shown["warnings"] == []
+    assert shown["rho"] is None
+    assert "ρ" not in answer.text
 
 
 @pytest.mark.parametrize(

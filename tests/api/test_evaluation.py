@@ -64,6 +64,17 @@ def test_a_release_tells_how_good_each_publication_is(service: Service, evaluate
         assert figures["shortened"]["estimate"] == 1.0, "all records are longer than norm_bound"
 
 
+def test_the_record_that_it_charges_most_is_one_that_it_reads(service: Service, evaluated):
+    stream, name, evaluation = evaluated
+    shares = {each["name"]: each for each in ok(service.client().get(f"/v1/streams/{stream}/ledger"))["publications"]}
+    assert shares[evaluation]["spent"]["record"] == EVERY - 1
+    assert shares[evaluation]["lifetime"]["record"] == EVERY - 1
+    assert shares[name]["spent"]["record"] == 0
+    late = {"name": f"late-{stream}", "stream": stream, "start": 3 * EVERY + 1, "privacy": {"epsilon": 1, "delta": 0}}
+    plan = late | {"mechanism": {"kind": "evaluation", "of": [name], "block": BLOCK}}
+    assert ok(service.client().post("/v1/plan", json=plan))["lifetime"]["record"] == EVERY - 2
+
+
 def test_publications_are_compared_on_the_same_slots(service: Service):
     """Labels flip at record 80. The first has learnt that 40 records later; the second has no newer model."""
     stream = service.stream(epsilon=LARGE, delta=1e-6, evaluation={"every": EVERY})

@@ -11,9 +11,9 @@ from tests.conftest import EXPIRING, Service
 
 @pytest.fixture(scope="module")
 def card(service: Service) -> str:
-    """The longest card there is: one with warnings."""
+    """The longest card there is: one with warnings, of a budget that is held in ρ."""
     learner = {"kind": "noisy_gradient_descent"}
-    stream = service.stream(epsilon=3, delta=1e-5)
+    stream = service.stream(budget={"epsilon": 3, "delta": 1e-5, "accounting": "zcdp"})
     name = service.publish(stream, EXPIRING, delta=1e-6, epsilon=0.123456789, learner=learner)
     service.post(stream, [[1, 0]] * 12, [0, 1] * 6)
     service.reaches(name, time=12)

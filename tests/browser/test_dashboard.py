@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from service.store.database import Database
 from tests.browser.looking import DESKTOP, serious, show, sign_in, until
-from tests.conftest import Service, ok, unique
+from tests.conftest import Service, ok, publication, unique
 from tests.docs.pages import ROOT, blocks
 from tests.docs.test_documentation import ON_CATEGORIES
 
@@ -33,7 +33,7 @@ def test_of_what_is_not_there_a_page_says_so_and_draws_nothing(service: Service,
     sign_in(page, service.key("read", "label"), f"/dashboard/{where}")
     expect(page.get_by_role("alert")).to_contain_text("Not found")
     expect(page.locator("main").get_by_role("button")).to_have_count(0)
-    for drawn in (".card", ".tiles", ".live"):
+    for drawn in (".card", ".tiles", ".live", ".heading a"):
         for each in page.locator(drawn).all():
             expect(each).to_be_hidden()
 
@@ -281,13 +281,28 @@ class TestEveryMechanism:
 
 
 class TestStream:
+    def test_who_follows_a_link_to_a_name_of_another_stream_too_is_warned(self, service: Service, page: Page):
+        older, newer = service.stream(), service.stream()
+        name = service.publish(older, {"kind": "sliding_window", "block": 10, "blocks": 3})
+        limited = service.client(service.key("admin", streams=[newer]))
+        body = publication(newer, {"kind": "sliding_window", "block": 10, "blocks": 3}) | {"name": name}
+        ok(limited.post("/v1/publications", json=body), 201)
+        sign_in(page, service.key("read"), f"/dashboard/streams/{newer}")
+        page.get_by_role("link", name=name).click()
+        expect(page.locator("#trouble")).to_contain_text(f"This is the publication of stream {older}")
+        expect(page.locator("#trouble")).to_contain_text(f"A key that sees {newer} alone opens the other one")
+        page.goto(f"/dashboard/streams/{older}")
+        page.get_by_role("link", name=name).click()
+        expect(page.locator("#plan")).to_contain_text("as likely as before")
+        expect(page.locator("#trouble")).to_be_empty()
+
     def test_the_ledger_is_drawn_as_it_is_told(self, service: Service, reader: Page, streams):
         stream = streams[0]
         reader.goto(f"/dashboard/streams/{stream}")
         until(reader, "document.getElementById('ledger').data")
         assert drawn(reader) == ledger_ranges(service, stream)
         reader.get_by_label("From record").fill("5")
-        reader.get_by_label("to record").fill("25")
+        reader.get_by_label("to record").fill("24")
         reader.get_by_role("button", name="Show these").click()
         until(reader, "document.getElementById('ledger').data[0].x[0] === 5")
         assert drawn(reader) == ledger_ranges(service, stream, start=5, end=25)
@@ -300,8 +315,8 @@ class TestStream:
         reader.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + box["height"] / 2, steps=3)
         reader.mouse.up()
         until(reader, "document.getElementById('ledger').data[0].x[0] > 0")
-        start, end = (int(reader.get_by_label(label).input_value()) for label in ("From record", "to record"))
-        assert drawn(reader) == ledger_ranges(service, stream, start=start, end=end)
+        start, last = (int(reader.get_by_label(label).input_value()) for label in ("From record", "to record"))
+        assert drawn(reader) == ledger_ranges(service, stream, start=start, end=last + 1)
 
     def test_records_that_expired_are_hatched_and_said_to_be_unprotected(self, service: Service, reader: Page):
         stream = service.stream(epsilon=4, delta=1e-5)

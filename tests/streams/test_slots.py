@@ -32,6 +32,14 @@ def test_a_range_is_split_into_evaluation_and_training_slots(period, start, leng
 
 
 @quick
+@given(st.integers(2, 9), STARTS)
+def test_the_first_slot_of_a_kind_from_one_on(period, start):
+    slots, near = EvaluationSlots(period=period), range(start, start + period)
+    assert slots.first_from(start, evaluation=True) == evaluated(period, start, start + period)[0]
+    assert slots.first_from(start, evaluation=False) == next(slot for slot in near if not slots.includes(slot))
+
+
+@quick
 @given(PERIODS, LENGTHS)
 def test_the_least_n_is_that_of_the_worst_alignment(period, length):
     slots = EvaluationSlots(period=period)

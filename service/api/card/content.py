@@ -1,13 +1,14 @@
 """Writes the content of a card: numbers of the ledger, and sentences that follow from the publication's settings."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
 from service.api.schemas import Timestamp
-from service.ledger.card import CardNumbers
+from service.ledger.card import Amounts, CardNumbers
 from service.privacy.accounting.composition import PrivacyLoss
+from service.privacy.currency import round_up
 from service.store.publications import Publication
 from service.streams.schema import Units
 
@@ -28,7 +29,7 @@ class CardAmounts(BaseModel):
 
 
 class CardParameter(BaseModel):
-    """ε or δ: of this publication, and of all publications of its stream together."""
+    """ε, δ or ρ: of this publication, and of all publications of its stream together."""
 
     publication: CardAmounts
     stream: CardAmounts
@@ -57,6 +58,7 @@ class Card(BaseModel):
     unit: CardUnit
     epsilon: CardParameter
     delta: CardParameter
+    rho: CardParameter | None = Field(description="Where the stream's budget is held in ρ: what counts there")
     public: list[str]
     protected: list[str]
     trust_boundary: list[str]
@@ -83,6 +85,11 @@ _DELTA = (
     "The probability with which that factor may be exceeded. Drawing the noise on a computer adds at most 2⁻⁶⁰, which "
     "no number here includes."
 )
+_RHO = (
+    "The stream's budget is held in ρ, zero-concentrated differential privacy, and its publications add up in ρ. "
+    "Beside the sum over the stream stands the ε that it implies at the stream's δ; beside a publication's ρ, its own "
+    "ε and δ, which may be less."
+)
 _PROTECTED = [
     "The content of each record: its features and its label.",
     "Whether a slot came empty, and the content of a record that was erased.",
@@ -104,6 +111,7 @@ def card(publication: Publication, numbers: CardNumbers, *, units: Units | None,
         unit=_unit(units),
         epsilon=_parameter(numbers, "epsilon", _EPSILON.format(unit="record" if units is None else "unit")),
         delta=_parameter(numbers, "delta", _DELTA),
+        rho=_in_rho(numbers),
         public=list(_public(publication, units)),
         protected=_PROTECTED,
         trust_boundary=list(_trust_boundary(publication)),
@@ -125,11 +133,24 @@ def _parameter(numbers: CardNumbers, name: str, text: str) -> CardParameter:
     def shown(loss: PrivacyLoss) -> float:
         return loss.shown()[name]
 
-    amounts = {
-        subject: CardAmounts(for_life=shown(of.for_life), reserved=shown(of.reserved), spent=shown(of.spent))
-        for subject, of in (("publication", numbers.publication), ("stream", numbers.stream))
-    }
-    return CardParameter(**amounts, text=text)
+    return CardParameter(
+        publication=_amounts(numbers.publication, shown), stream=_amounts(numbers.stream, shown), text=text
+    )
+
+
+def _in_rho(numbers: CardNumbers) -> CardParameter | None:
+    publication, stream = numbers.publication.in_rho, numbers.stream.in_rho
+    if publication is None or stream is None:
+        return None
+
+    def shown(loss: PrivacyLoss) -> float:
+        return round_up(loss.rho)
+
+    return CardParameter(publication=_amounts(publication, shown), stream=_amounts(stream, shown), text=_RHO)
+
+
+def _amounts(of: Amounts, shown: Callable[[PrivacyLoss], float]) -> CardAmounts:
+    return CardAmounts(for_life=shown(of.for_life), reserved=shown(of.reserved), spent=shown(of.spent))
 
 
 def _expires(publication: Publication) -> bool:

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from service.api.card.content import Card, CardParameter
+from service.api.card.content import Card, CardAmounts, CardParameter
 
 _FOLDER = Path(__file__).resolve().parent
 _STYLE = (_FOLDER / "card.css").read_text()
@@ -36,6 +36,7 @@ def page(card: Card) -> str:
         subject=card.unit.kind,
         **_parameter("epsilon", card.epsilon),
         **_parameter("delta", card.delta),
+        **_rho(card.rho),
         public=_list(card.public),
         protected=_list(card.protected),
         trust_boundary=_list(card.trust_boundary),
@@ -52,6 +53,17 @@ def _parameter(name: str, parameter: CardParameter) -> dict[str, str]:
         for amount, value in getattr(parameter, subject)
     }
     return {f"{name}_text": escape(parameter.text), **amounts}
+
+
+def _rho(parameter: CardParameter | None) -> dict[str, str]:
+    """Return what stands beside ε and δ; nothing where the budget is not held in ρ."""
+    if parameter is None:
+        names = (
+            f"rho_{subject}_{amount}" for subject in ("publication", "stream") for amount in CardAmounts.model_fields
+        )
+        return dict.fromkeys(("rho_text", *names), "")
+    text, amounts = f"<p>{escape(parameter.text)}</p>", _parameter("rho", parameter)
+    return {name: f", ρ {value}" for name, value in amounts.items()} | {"rho_text": text}
 
 
 def _list(texts: Iterable[str]) -> str:

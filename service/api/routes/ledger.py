@@ -140,7 +140,7 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
                 "tighter": row.budget.shown(tighter.loss)
                 | {"how": tighter.how}
                 | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
-                "publications": [_share(row.budget, each, exposed[each.name]) for each in of_it],
+                "publications": [_share(row, each, exposed[each.name]) for each in of_it],
                 "exact": exact,
                 "ranges": list(_merged(row.budget, _with_declassified(pieces, exposed.values()))),
             }
@@ -217,9 +217,17 @@ def _outlined(
     ]
 
 
-def _share(budget: Budget, publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
+def _worst_record(stream: streams.Stream, publication: publications.Publication) -> int | None:
+    """Return the first record that pays of those charged most: of a range only slots of the publication's kind do."""
+    record, slots = publication.visible_worst_record, stream.evaluation_slots
+    if record is None or slots is None:
+        return record
+    return slots.first_from(record, evaluation=publication.slots is Slots.EVALUATION)
+
+
+def _share(stream: streams.Stream, publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
     """Return the share of one publication in the ledger."""
-    component = spending.component_of(publication)
+    budget, component = stream.budget, spending.component_of(publication)
     charged, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
     pure = publication.kind == Currency.PURE
     return {
@@ -227,12 +235,12 @@ def _share(budget: Budget, publication: publications.Publication, exposed: tuple
         "running": publication.state == "running",
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
-        "reserved": budget.shown(component.cap if component.running else component.reserved_after_end(charged)),
+        "reserved": budget.shown(component.held(charged), component.held_alone(charged)),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
-            "record": publication.visible_worst_record,
+            "record": _worst_record(stream, publication),
             "rho": None if pure else round_up(amount * component.factor),
-            **budget.shown(component.loss(amount)),
+            **budget.shown(component.loss(amount), component.alone(amount)),
         },
     }
 

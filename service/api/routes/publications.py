@@ -27,7 +27,7 @@ from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.timing import largest_cost, timing
 from service.mechanisms.transfer import begun_at, named_origin
 from service.privacy.accounting.budget import cap
-from service.privacy.accounting.composition import Range
+from service.privacy.accounting.composition import PrivacyLoss, Range
 from service.publishing import evaluated
 from service.store import evaluations, labels, publications, releases, segments, streams
 from service.store.due_fits import DueFit, due_fits
@@ -272,7 +272,7 @@ def _over_budget(stream: streams.Stream, privacy: Privacy, worst: Range) -> Prob
         "budget": budget.shown(budget.limit),
         "spent": budget.shown(worst.spent),
         "reserved": budget.shown(worst.reserved),
-        "asked": budget.shown(cost),
+        "asked": budget.shown(cost, PrivacyLoss.of(privacy.epsilon, privacy.delta)),
         "left": budget.shown_down(worst.reserved.left_of(budget.limit)),
     }
     explain = _in_rho if budget.in_rho else _in_epsilon_and_delta

@@ -48,6 +48,9 @@ export const loss = ({ epsilon, delta }) => `ε ${amount(epsilon)}${delta > 0 ? 
 /** The same of one on a stream, whose budget may be held in ρ. */
 export const held = (of) => (of.rho === undefined ? loss(of) : `ρ ${amount(of.rho)}`);
 
+/** Whom a stream protects, by its setting `unit`. */
+export const protectedOne = (unit) => (unit ? "unit" : "record");
+
 /** Records [start, end), as people count: with the last one. */
 export const range = ({ start, end }) => (end - start > 1 ? `${count(start)} – ${count(end - 1)}` : count(start));
 
@@ -104,6 +107,10 @@ export const toLabel = ({ name, labels }) =>
   labels?.waiting > 0 &&
   h("a", { class: "pill warn", href: `/dashboard/publications/${name}/label` }, `${count(labels.waiting)} to label`);
 
+/** A link to a publication's page, which says so where the name leads to that of another stream. */
+export const toPublication = (name, stream) =>
+  h("a", { href: `/dashboard/publications/${name}?stream=${stream}` }, name);
+
 /** Something that went wrong, loudly, and what to do. */
 export const notice = (kind, title, ...body) =>
   h("div", { class: `notice ${kind}` }, h("strong", {}, title), ...body.map((each) => h("p", {}, each)));
@@ -132,9 +139,9 @@ export const budgetMeter = ({ spent, reserved, budget }) => {
     `Of ${unit} ${amount(budget[part])}, ${amount(reserved[part])} is reserved and ${amount(spent[part])} is spent`,
   );
 };
-export const budgetFacts = ({ spent, reserved, budget }) =>
+export const budgetFacts = ({ spent, reserved, budget, unit }) =>
   [
-    ["Used, the most by any record", spent, "spent"],
+    [`Used, the most by any ${protectedOne(unit)}`, spent, "spent"],
     ["Reserved", reserved, "reserved"],
     ["Budget", budget, "whole"],
   ].map(([name, told, kind]) =>

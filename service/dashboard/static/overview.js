@@ -15,6 +15,7 @@ import {
   stated,
   table,
   toLabel,
+  toPublication,
 } from "./dom.js";
 import { failed, frame } from "./frame.js";
 
@@ -148,7 +149,7 @@ const needsSomebody = ({ state, labels }) => state === "halted" || labels?.waiti
 
 const inLine = (publication, index) => [
   index > 0 && ", ",
-  h("a", { href: `/dashboard/publications/${publication.name}` }, publication.name),
+  toPublication(publication.name, publication.stream),
   publication.state === "halted" && [" ", pill("halted")],
   toLabel(publication),
 ];
@@ -217,7 +218,7 @@ const COLUMNS = [
 
 function row(publication, records) {
   return [
-    h("a", { href: `/dashboard/publications/${publication.name}` }, publication.name),
+    toPublication(publication.name, publication.stream),
     publication.mechanism.kind.replaceAll("_", " "),
     [pill(publication.state), toLabel(publication)],
     publication.latest === null ? "–" : `version ${count(publication.latest)}`,

@@ -1,6 +1,6 @@
 // What a publication promised before it began, in words: who is protected, by how much, and what that adds up from.
 
-import { amount, count, h, range, table } from "./dom.js";
+import { amount, count, h, protectedOne, range, table } from "./dom.js";
 
 const CURRENCY = { epsilon: "ε", rho: "ρ" };
 const percent = (part) => `${(100 * part).toLocaleString("en", { maximumFractionDigits: 1 })} %`;
@@ -12,10 +12,18 @@ function factor(epsilon) {
   return Number.isFinite(value) ? [h("strong", {}, amount(value)), ` (${power})`] : [power];
 }
 
+/** How many times a charge to a record counts for its unit; 1 without units. */
+export function factorOf(terms) {
+  const [over, under = 1] = (terms?.factor ?? "1").split("/").map(Number);
+  return over / under;
+}
+
 /** A plan, as `GET /v1/publications/{publication}` tells it. */
 export function explained({ plan, start, privacy, publish_delay }) {
   const { guarantee, lifetime, declassification } = plan;
+  const { unit: terms } = guarantee; // of a stream with units
   const unit = CURRENCY[guarantee.currency];
+  const one = protectedOne(terms);
   const parts = (lifetime?.parts ?? []).map((each) => ({
     ...each,
     part: each[guarantee.currency] / guarantee.capacity,
@@ -24,12 +32,15 @@ export function explained({ plan, start, privacy, publish_delay }) {
     h(
       "p",
       {},
-      "Take any one record of the stream and put another in its place, or none. Whatever this publication ever publishes, for as long as it runs, ",
+      terms
+        ? `Take all records of any one unit of the stream, such as a person, of which ${count(terms.max_records)} count, and put others in their place, or none. `
+        : "Take any one record of the stream and put another in its place, or none. ",
+      "Whatever this publication ever publishes, for as long as it runs, ",
       "is then almost as likely as before: within a factor of ",
       ...factor(privacy.epsilon),
       privacy.delta > 0 ? [", but for a probability of ", h("strong", {}, amount(privacy.delta)), " (δ)"] : null,
       ". ",
-      "All of that is reserved on every record it may read, before the first release.",
+      `All of that is reserved on every ${one} it may read, before the first release.`,
     ),
     privacy.delta > 0 &&
       h(
@@ -42,14 +53,16 @@ export function explained({ plan, start, privacy, publish_delay }) {
         "p",
         {},
         `The record that all its releases for ever charge most is number ${count(start + lifetime.record)}`,
-        `. In its whole life it pays ${unit} ${amount(lifetime[guarantee.currency])} of at most ${amount(guarantee.capacity)}`,
+        terms
+          ? `, if it counts. In its whole life its unit pays for it at most ${unit} ${amount(lifetime[guarantee.currency])} of ${amount(guarantee.capacity)}, ${amount(factorOf(terms))} times its charges, since ${count(terms.max_records)} records of the unit may count`
+          : `. In its whole life it pays ${unit} ${amount(lifetime[guarantee.currency])} of at most ${amount(guarantee.capacity)}`,
         lifetime.note ? ` (${lifetime.note})` : "",
         parts.length ? ", for these:" : ".",
       ),
     parts.length > 0 && shares(parts),
     parts.length > 0 &&
       table(
-        "Payments of the record that pays most",
+        terms ? "Payments of the unit of the record that pays most" : "Payments of the record that pays most",
         [
           { title: "Read by", wide: true },
           { title: "Times", number: true },
@@ -71,7 +84,7 @@ export function explained({ plan, start, privacy, publish_delay }) {
           { title: "Fit" },
           { title: "When", wide: true },
           { title: "Records", number: true },
-          { title: `${unit} each`, number: true },
+          { title: terms ? `${unit} to each record` : `${unit} each`, number: true },
           { title: "Noise scale", number: true },
           { title: "Expected length", number: true },
         ],

@@ -1,14 +1,15 @@
 import { download, follow, get, regularly } from "./api.js";
 import { colour, draw, level, line } from "./charts.js";
-import { $, amount, count, counted, fact, h, loss, meter, notice, pill, range, replace, when } from "./dom.js";
+import { $, amount, count, counted, fact, h, loss, meter, notice, pill, protectedOne, range, replace, when } from "./dom.js";
 import { compared, judged } from "./evaluation.js";
 import { absent, failed, frame } from "./frame.js";
 import { named } from "./names.js";
 import { paged } from "./paged.js";
-import { described, explained } from "./plan.js";
+import { described, explained, factorOf } from "./plan.js";
 
 const name = location.pathname.split("/").at(-1);
 const at = `/v1/publications/${name}`;
+const meant = new URLSearchParams(location.search).get("stream"); // whose link led here
 
 $("name").textContent = name;
 document.title = `${name} · Perennial`;
@@ -72,6 +73,13 @@ function heading({ stream, state, reason, mechanism, learner, privacy, plan, lab
   $("about").textContent = `${how.join(" with ")}, for ${loss(privacy)}`;
   replace(
     $("trouble"),
+    meant !== null &&
+      meant !== stream &&
+      notice(
+        "warn",
+        `This is the publication of stream ${stream}`,
+        `Stream ${meant} has one of this name too. Of several that a key may see the name means the oldest, here and on the card. A key that sees ${meant} alone opens the other one.`,
+      ),
     state === "halted" &&
       notice(
         "bad",
@@ -121,10 +129,11 @@ function tiles(publication, stream, share, outline) {
   const { latest, due, fit, privacy, state, plan, mechanism } = publication;
   const counts = mechanism.kind === "evaluation";
   const newest = outline.at(-1);
+  const held = share?.reserved.rho !== undefined; // the stream's budget, in ρ
   const [unit, spent, most] =
-    share?.reserved.rho === undefined
-      ? ["ε", share?.spent.epsilon ?? 0, privacy.epsilon]
-      : ["ρ", share.spent.rho, share.reserved.rho];
+    held && plan.guarantee.currency === "rho"
+      ? ["ρ", share.spent.rho, plan.guarantee.capacity]
+      : ["ε", share?.spent.epsilon ?? 0, privacy.epsilon];
   replace(
     $("tiles"),
     fact(
@@ -149,13 +158,14 @@ function tiles(publication, stream, share, outline) {
       "Privacy used",
       `${unit} ${amount(spent)} of ${amount(most)}`,
       h("small", {}, meter(spent, 0, most, `${amount(spent)} of ${amount(most)}`)),
-      h("small", {}, "the most any record has used"),
+      held && unit === "ε" && h("small", {}, `ρ ${amount(share.spent.rho)}, as its stream counts it`),
+      h("small", {}, `the most any ${protectedOne(stream.unit)} has used`),
     ),
   );
   $("tiles").removeAttribute("aria-busy");
 }
 
-async function charts({ plan, start }, { records }, share, outline) {
+async function charts({ plan, start }, { records, unit: terms }, share, outline) {
   const [unit, cap] = [plan.guarantee.currency === "rho" ? "ρ" : "ε", plan.guarantee.capacity];
   $("charts").hidden = outline.length === 0;
   if (outline.length === 0) return;
@@ -166,16 +176,17 @@ async function charts({ plan, start }, { records }, share, outline) {
   const [least, most] = ["least_noise", "most_noise"].map((which) => outline.map((each) => each[which]));
   const mode = outline.length > 100 ? "lines" : "lines+markers";
   let sum = 0;
-  const paid = outline.map((each) => (sum += each.on_record));
+  const factor = factorOf(plan.guarantee.unit);
+  const paid = outline.map((each) => (sum += factor * each.on_record));
   // Where records are charged as they arrive, releases alone don't show what the record that has used most has used.
-  $("paid").parentElement.hidden = sum < 0.999 * (share.spent.rho ?? share.spent.epsilon);
+  $("paid").parentElement.hidden = sum < 0.999 * share.spent[plan.guarantee.currency];
   $("noise").parentElement.hidden = most.every((each) => each === null);
   const flat = { noise: Math.min(...least) === Math.max(...most), paid: new Set(paid).size === 1, seen: false };
   $("charts").append(...["noise", "paid", "seen"].filter((each) => flat[each]).map((each) => $(each).parentElement));
   const x = { title: { text: "records seen", standoff: 4 } };
   const band = { mode: "lines", line: { width: 0, shape: "linear" }, hoverinfo: "skip" };
   $("noise-said").textContent = `scale, now ${amount(most.at(-1))}`;
-  $("paid-said").textContent = `${unit} ${amount(sum)} of ${amount(cap)}, the most any record has used`;
+  $("paid-said").textContent = `${unit} ${amount(sum)} of ${amount(cap)}, the most any ${protectedOne(terms)} has used`;
   $("seen-said").textContent = `${count(time.at(-1))} of ${count(records)}`;
   await Promise.all([
     draw($("noise"), {
@@ -193,7 +204,7 @@ async function charts({ plan, start }, { records }, share, outline) {
       layout: () => ({ xaxis: x }),
     }),
     draw($("paid"), {
-      said: `Privacy used, release by release, by the record that has used most: ${unit} ${amount(sum)} of at most ${amount(cap)}.`,
+      said: `Privacy used, release by release, by the ${protectedOne(terms)} that has used most: ${unit} ${amount(sum)} of at most ${amount(cap)}.`,
       traces: () => [
         line([start, ...time, records], [0, ...paid, sum], {
           text: ["begin", ...text, "now"],
@@ -206,7 +217,7 @@ async function charts({ plan, start }, { records }, share, outline) {
       layout: () => ({
         xaxis: x,
         yaxis: { range: [0, 1.15 * cap] },
-        ...level(cap, `the most any record may use: ${unit} ${amount(cap)}`),
+        ...level(cap, `the most any ${protectedOne(terms)} may use: ${unit} ${amount(cap)}`),
       }),
     }),
     draw($("seen"), {
@@ -286,7 +297,7 @@ async function detail() {
   if (!$("release").open) $("release").showModal();
 }
 
-$("release").addEventListener("close", () => history.replaceState(null, "", location.pathname));
+$("release").addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
 $("release").addEventListener("click", (event) => event.target === $("release") && $("release").close());
 addEventListener("hashchange", () => detail().catch(failed));
 

@@ -13,9 +13,11 @@ import {
   loss,
   notice,
   pill,
+  protectedOne,
   range,
   replace,
   table,
+  toPublication,
   when,
 } from "./dom.js";
 import { absent, failed, frame } from "./frame.js";
@@ -47,7 +49,7 @@ const charges = paged(
     ],
     row: (charge) => [
       count(charge.id),
-      h("a", { href: `/dashboard/publications/${charge.publication}` }, charge.publication),
+      toPublication(charge.publication, name),
       charge.version === null ? "at arrival" : count(charge.version),
       range(charge),
       charge.rho === null ? loss(charge) : `ρ ${amount(charge.rho)}`,
@@ -87,7 +89,7 @@ async function look() {
   );
   replace(
     $("shares"),
-    ledger.publications.length ? shares(ledger) : howToPublish(stream),
+    ledger.publications.length ? shares(ledger, protectedOne(stream.unit)) : howToPublish(stream),
     stream.records === 0 && howToPost(stream),
   );
   chart(stream, ledger).catch(failed);
@@ -123,12 +125,26 @@ function heading({ halted, distrusted, declassified, dead_letters: dead, task, c
   );
 }
 
+const ORDINALS = new Intl.PluralRules("en", { type: "ordinal" });
+const ordinal = (number) => `${count(number)}${{ one: "st", two: "nd", few: "rd" }[ORDINALS.select(number)] ?? "th"}`;
+
 const settings = (stream) => {
   const { features, feature_map: map, norm_bound: bound, task, retention, erased, kept, resumptions } = stream;
+  const { unit, evaluation } = stream;
   return [
     ["Features", features ?? "none"],
     ...named(stream),
     ["Task", JSON.stringify(task)],
+    [
+      "Protects",
+      unit
+        ? `all records of a unit: ${count(unit.max_records)} count, each at least ${count(unit.min_separation)} after the one before`
+        : "each record by itself",
+    ],
+    [
+      "For evaluations",
+      evaluation ? `every ${ordinal(evaluation.every)} ${protectedOne(unit)} is set aside` : `no ${protectedOne(unit)} is set aside`,
+    ],
     ["Norm bound", amount(bound)],
     ["Feature map", map ? map.kind : "none"],
     ["Keeps", retention === "keep" ? "every record" : `what is needed, from record ${count(kept.start)}`],
@@ -137,7 +153,7 @@ const settings = (stream) => {
   ];
 };
 
-const shares = ({ publications }) =>
+const shares = ({ publications }, one) =>
   table(
     "Reserved and used, by publication",
     [
@@ -145,11 +161,11 @@ const shares = ({ publications }) =>
       { title: "State" },
       { title: "From record", number: true },
       { title: "Reserves", number: true },
-      { title: "Used, the most by any record", number: true },
+      { title: `Used, the most by any ${one}`, number: true },
       { title: "Record with the most", number: true, extra: true },
     ],
     publications.map((each) => [
-      h("a", { href: `/dashboard/publications/${each.name}` }, each.name),
+      toPublication(each.name, name),
       each.running ? "runs" : "ended",
       count(each.start),
       held(each.reserved),
@@ -228,12 +244,12 @@ const howToPost = ({ features, columns, class_names: classes, task }) => [
   ),
 ];
 
-async function chart({ records, budget, declassified }, { ranges, exact, reserved }) {
+async function chart({ records, budget, declassified, unit }, { ranges, exact, reserved }) {
   $("spending").hidden = records === 0;
   if (records === 0) return;
   const { start, end } = part ?? { start: 0, end: records };
   $("from").placeholder = 0;
-  $("to").placeholder = records;
+  $("to").placeholder = records - 1;
   $("all").disabled = part === null;
   const most = ranges.reduce((so, each) => Math.max(so, each.epsilon ?? 0), 0);
   $("ledger-said").textContent = [
@@ -251,7 +267,7 @@ async function chart({ records, budget, declassified }, { ranges, exact, reserve
     }),
   );
   await draw($("ledger"), {
-    said: `What each record from ${count(start)} to ${count(end)} has spent, in ${counted(ranges.length, "range")}. The most is ε ${amount(most)} of ${amount(budget.epsilon)}.`,
+    said: `What each record from ${count(start)} to ${count(end - 1)} has spent, in ${counted(ranges.length, "range")}. The most is ε ${amount(most)} of ${amount(budget.epsilon)}.`,
     traces: () => [
       line(x, spent, {
         line: { shape: "linear", width: 1.5 },
@@ -276,7 +292,7 @@ async function chart({ records, budget, declassified }, { ranges, exact, reserve
       annotations: [
         ...level(budget.epsilon, `budget: ε ${amount(budget.epsilon)}`).annotations,
         ...(budget.epsilon - reserved.epsilon > budget.epsilon / 12
-          ? level(reserved.epsilon, `reserved for any one record: ε ${amount(reserved.epsilon)}`).annotations
+          ? level(reserved.epsilon, `reserved for any one ${protectedOne(unit)}: ε ${amount(reserved.epsilon)}`).annotations
           : []),
       ],
     }),
@@ -292,16 +308,16 @@ async function chart({ records, budget, declassified }, { ranges, exact, reserve
 
 function show(records) {
   part = records;
-  if (records) [$("from").value, $("to").value] = [records.start, records.end];
+  if (records) [$("from").value, $("to").value] = [records.start, records.end - 1];
   else $("zoom").reset();
   again();
 }
 
 $("zoom").addEventListener("submit", (event) => {
   event.preventDefault();
-  const [start, end] = [$("from").valueAsNumber, $("to").valueAsNumber];
-  $("to").setCustomValidity(start < end ? "" : "The end must come after the start.");
-  if ($("zoom").reportValidity()) show({ start, end });
+  const [start, last] = [$("from").valueAsNumber, $("to").valueAsNumber];
+  $("to").setCustomValidity(start <= last ? "" : "The last record must not come before the first.");
+  if ($("zoom").reportValidity()) show({ start, end: last + 1 });
 });
 $("to").addEventListener("input", () => $("to").setCustomValidity(""));
 $("all").addEventListener("click", () => show(null));

@@ -173,7 +173,7 @@ class Evaluation(Mechanism):
                 }
             ],
             "lifetime": {
-                "record": 0,
+                "record": self._first_read,
                 **self.loss_of(self.capacity * self.factor),
                 "share": "1",
                 "note": "all slots, like any other publication: the stream sets none aside"
@@ -229,6 +229,11 @@ class Evaluation(Mechanism):
         if self.units_aside > 1:
             return f"those of units set aside, {self.block} on average"
         return f"their {self.block} evaluation slots"
+
+    @property
+    def _first_read(self) -> int:
+        """The first record, counted from the start, that it can charge; with units nobody knows yet, and it is 0."""
+        return self.slots.first_from(self.start, evaluation=True) - self.start
 
     @property
     def _first(self) -> int:

@@ -59,9 +59,12 @@ class Budget:
             return loss
         return PrivacyLoss(epsilon=Fraction(_implied(round_up(loss.rho), self._delta)), delta=Fraction(self.delta))
 
-    def shown(self, loss: PrivacyLoss) -> dict[str, float]:
-        """Return a loss as numbers to read, rounded up; of a ρ also the (ε, δ) that it implies."""
-        shown = self.implied(loss).shown()
+    def shown(self, loss: PrivacyLoss, alone: PrivacyLoss | None = None) -> dict[str, float]:
+        """Return a loss as numbers to read, rounded up; of a ρ also the (ε, δ) that it implies.
+
+        alone: of one publication's loss, the (ε, δ) by itself (`Component.alone`), which may be less.
+        """
+        shown = (self.implied(loss) if alone is None else alone).shown()
         return shown | {"rho": round_up(loss.rho)} if self.in_rho else shown
 
     def shown_down(self, loss: PrivacyLoss) -> dict[str, float]:
@@ -102,18 +105,20 @@ def component(
     slots: Slots = Slots.TRAINING,
 ) -> Component:
     """Return the component of a publication that promises (epsilon, delta); unit_factor: None without units."""
-    of_it = ZcdpComponent if accounting == Accounting.ZCDP else Component
     units = unit_factor is not None
-    return of_it(
-        id=identity,
-        currency=Currency(currency),
-        cap=cap(accounting, epsilon, delta, units=units),
-        start=start,
-        running=running,
-        factor=Fraction(unit_factor or 1),
-        units=units,
-        slots=slots,
-    )
+    settings: dict[str, Any] = {
+        "id": identity,
+        "currency": Currency(currency),
+        "cap": cap(accounting, epsilon, delta, units=units),
+        "start": start,
+        "running": running,
+        "factor": Fraction(unit_factor or 1),
+        "units": units,
+        "slots": slots,
+    }
+    if accounting == Accounting.ZCDP:
+        return ZcdpComponent(**settings, promise=PrivacyLoss.of(epsilon, delta))
+    return Component(**settings)
 
 
 @lru_cache(maxsize=4096)

@@ -114,13 +114,28 @@ class Component:
 
     def loss(self, amount: Fraction) -> PrivacyLoss:
         """Return charges of this amount, in the publication's currency, as (ε, δ); never more than the cap."""
+        return self._alone(amount, self.cap)
+
+    def alone(self, amount: Fraction) -> PrivacyLoss:
+        """Return as (ε, δ), for who reads it, charges of this amount by the publication alone."""
+        return self.loss(amount)
+
+    def held(self, amount: Fraction) -> PrivacyLoss:
+        """Return the most that is reserved now on any record, if none was charged more than this amount."""
+        return self.cap if self.running else self.reserved_after_end(amount)
+
+    def held_alone(self, amount: Fraction) -> PrivacyLoss:
+        """Return the same as (ε, δ), for who reads it, of the publication alone."""
+        return self.held(amount)
+
+    def _alone(self, amount: Fraction, promise: PrivacyLoss) -> PrivacyLoss:
         if not amount:
             return PrivacyLoss()
         amount *= self.factor
         if self.currency is Currency.PURE:
             return PrivacyLoss(epsilon=amount)
-        epsilon = Fraction(_zcdp_epsilon(round_up(amount), round_down(self.cap.delta)))
-        return PrivacyLoss(epsilon=min(epsilon, self.cap.epsilon), delta=self.cap.delta)
+        epsilon = Fraction(_zcdp_epsilon(round_up(amount), round_down(promise.delta)))
+        return PrivacyLoss(epsilon=min(epsilon, promise.epsilon), delta=promise.delta)
 
     def reserved_after_end(self, amount: Fraction) -> PrivacyLoss:
         """Return what stays reserved, once it has ended, on a record that was charged this amount.
@@ -139,7 +154,16 @@ class ZcdpComponent(Component):
 
     On a stream with units what a slot was charged, `factor` times, is a ρ, or the ε = m·ε_i of a ρ = ε²/2, which is at
     least g·ε_i²/2, since g ≤ m²: so much as `unit_ledger` wants, or more.
+
+    promise: the publication's own (ε, δ). Alone it is told by that, never by what its ρ implies at the stream's δ,
+    which may be more: an ε of 0.5 counts as ρ = 0.122, which at δ = 10^-5 implies ε = 2.14. Why the smaller ε holds for
+    the publication alone: its charges stay within its cap on every path, and so it keeps its promise, whatever runs
+    beside it. Those of a pure one are ε that add up on every path (paper-audit.md L1); their sum needs no δ. Those of a
+    Gaussian one imply an ε at its own δ, and its promise bounds that. Sums over publications are ρ, and imply an (ε, δ)
+    at the stream's δ (`Budget.implied`): a publication's promise says nothing of them.
     """
+
+    promise: PrivacyLoss
 
     def loss(self, amount: Fraction) -> PrivacyLoss:
         """Return charges of this amount as a ρ."""
@@ -148,6 +172,14 @@ class ZcdpComponent(Component):
     def reserved_after_end(self, amount: Fraction) -> PrivacyLoss:
         """Return the charged amount as a ρ: only that stays reserved, and all else comes back, record by record."""
         return self.loss(amount)
+
+    def alone(self, amount: Fraction) -> PrivacyLoss:
+        """Return as (ε, δ) charges of this amount by the publication alone; never more than its promise."""
+        return self._alone(amount, self.promise)
+
+    def held_alone(self, amount: Fraction) -> PrivacyLoss:
+        """Return as (ε, δ) what it reserves: its promise, and once it has ended what is charged."""
+        return self.promise if self.running else self.alone(amount)
 
 
 @dataclass(frozen=True, kw_only=True)

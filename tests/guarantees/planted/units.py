@@ -272,7 +272,7 @@ def a_charge_that_counts_once_for_its_unit() -> None:
     """The page shows as spent what a slot has spent."""
     from service.privacy.accounting.composition import Component
 
-    rewrite(Component.loss, ("amount *= self.factor", "pass"))
+    rewrite(Component._alone, ("amount *= self.factor", "pass"))
 
 
 @bug(f"{_PUBLISHED}::test_whoever_stops_a_publication_that_has_charged_gets_nothing_back[leader]")
