@@ -1,5 +1,6 @@
 import { get, regularly } from "./api.js";
 import { colour, draw, level, line } from "./charts.js";
+import { post } from "./command.js";
 import {
   $,
   amount,
@@ -186,11 +187,12 @@ const howToPublish = ({ budget, task }) =>
       h(
         "code",
         {},
-        `curl ${location.origin}/v1/publications -H "Authorization: Bearer $KEY" \\
-  -H 'Content-Type: application/json' \\
-  -d '{"name": "${name}-model", "stream": "${name}",
+        post(
+          "/v1/publications",
+          `{"name": "${name}-model", "stream": "${name}",
        ${suggested(budget)},
-       "privacy": ${half(budget)}}'`,
+       "privacy": ${half(budget)}}`,
+        ),
       ),
     ),
     task.kind === "classification" || task.kind === "regression"
@@ -218,12 +220,13 @@ const howToPost = ({ features, columns, class_names: classes, task }) => [
     h(
       "code",
       {},
-      `curl ${location.origin}${at}/records -H "Authorization: Bearer $KEY" \\
-  -H 'Content-Type: application/json' \\
-  -d '${JSON.stringify({
-    ...(features ? { x: [0, 1].map((each) => example({ features, columns }, each)) } : {}),
-    ...(task.kind === "unlabelled" ? {} : { y: classes?.slice(0, 2) ?? [0, 1] }),
-  })}'`,
+      post(
+        `${at}/records`,
+        JSON.stringify({
+          ...(features ? { x: [0, 1].map((each) => example({ features, columns }, each)) } : {}),
+          ...(task.kind === "unlabelled" ? {} : { y: classes?.slice(0, 2) ?? [0, 1] }),
+        }),
+      ),
     ),
   ),
 ];
