@@ -179,6 +179,17 @@ def test_what_was_not_submitted_in_time_is_told_and_shown_again(service: Service
     assert sent == [(record, 1)]
 
 
+def test_a_page_that_waited_promises_no_longer_than_the_service(service: Service, labelling: Open):
+    stream, publication = asking(service, records=0, batching="fixed_batch", size=4, lease_seconds=20)
+    page = labelling(publication)
+    expect(page.locator("#waits")).to_contain_text("Nothing is asked for")
+    page.wait_for_timeout(4000)
+    post(service, stream, np.ones((4, 12)))
+    shown(page)
+    lease = page.locator("#lease").inner_text()
+    assert int(re.fullmatch(r"yours for (\d+) s", lease)[1]) <= 20
+
+
 def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labelling: Open):
     _, publication = asking(service, records=8, batching="fixed_batch", size=8)
     page = labelling(publication)
