@@ -54,9 +54,10 @@ export async function signOut() {
 
 /**
  * Tells of each new model of a publication while somebody looks. A browser opens few connections to one service, so one
- * that nobody sees lets go of its own; `told(release)` comes with the latest when it is looked at again.
+ * that nobody sees lets go of its own; `told(release)` comes with the latest when it is looked at again. `ask` is `send`
+ * for a page that stays where it is though nobody is signed in any more.
  */
-export function follow(publication, told, living) {
+export function follow(publication, told, living, ask = get) {
   let source = null;
   const look = () => {
     if (document.hidden) {
@@ -70,7 +71,7 @@ export function follow(publication, told, living) {
         if (source.readyState === EventSource.CLOSED) {
           // refused: perhaps nobody is signed in any more
           source = null;
-          get("/v1/session").then(
+          ask("/v1/session").then(
             () => setTimeout(look, 5000),
             () => setTimeout(look, 5000),
           );
