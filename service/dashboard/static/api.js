@@ -2,7 +2,8 @@
 
 export class Problem extends Error {
   constructor(status, told, retryAfter) {
-    super(told.detail ?? told.title ?? `The service answered ${status}.`);
+    const said = status >= 500 ? [told.title, told.detail] : [told.detail ?? told.title]; // of a failure the title has the cause
+    super(said.filter(Boolean).join(". ") || `The service answered ${status}.`);
     Object.assign(this, { status, told, retryAfter });
   }
 }
@@ -26,7 +27,7 @@ export async function get(path) {
     return await (await send(path)).json();
   } catch (error) {
     if (error.status !== 401) throw error;
-    location.replace(`/dashboard/sign-in?next=${encodeURIComponent(location.pathname)}`);
+    location.replace(`/dashboard/sign-in?next=${encodeURIComponent(location.pathname + location.hash)}`);
     return new Promise(() => {}); // nothing more happens on this page
   }
 }
