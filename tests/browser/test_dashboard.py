@@ -136,7 +136,7 @@ class TestOverview:
     def test_where_there_is_nothing_it_says_how_to_begin(self, service: Service, page: Page):
         sign_in(page, service.key("read", streams=["not-yet-there"]))
         expect(page.get_by_role("heading", name="No streams yet")).to_be_visible()
-        expect(page.locator("pre")).to_contain_text(f"curl {service.url}/v1/streams")
+        expect(page.locator("pre")).to_contain_text(f"curl '{service.url}/v1/streams'")
 
 
 @pytest.mark.parametrize("delta", [0, 1e-6])

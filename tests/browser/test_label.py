@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Dialog, Page, expect
 from sqlalchemy import func
 
 from service.api.auth.credentials import PAGE_HEADER
 from tests import chance
 from tests.api.test_labels import change_requests, give, post, publish, unlabelled
 from tests.browser.looking import enter, show, sign_in
-from tests.conftest import Service, ok, wait_until
+from tests.conftest import Service, ok, unique, wait_until
 
 Open = Callable[[str], Page]
 BUDGET = {"epsilon": 100}
@@ -179,6 +179,17 @@ def test_what_was_not_submitted_in_time_is_told_and_shown_again(service: Service
     assert sent == [(record, 1)]
 
 
+def test_a_page_that_waited_promises_no_longer_than_the_service(service: Service, labelling: Open):
+    stream, publication = asking(service, records=0, batching="fixed_batch", size=4, lease_seconds=20)
+    page = labelling(publication)
+    expect(page.locator("#waits")).to_contain_text("Nothing is asked for")
+    page.wait_for_timeout(4000)
+    post(service, stream, np.ones((4, 12)))
+    shown(page)
+    lease = page.locator("#lease").inner_text()
+    assert int(re.fullmatch(r"yours for (\d+) s", lease)[1]) <= 20
+
+
 def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labelling: Open):
     _, publication = asking(service, records=8, batching="fixed_batch", size=8)
     page = labelling(publication)
@@ -219,6 +230,36 @@ def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labell
     page.keyboard.press("Enter")
     expect(message).to_contain_text("1 label submitted.")
     shown(page)
+
+
+def test_a_key_that_is_revoked_takes_nothing_that_was_chosen(service: Service, page: Page):
+    _, publication = asking(service, batching="fixed_batch", size=4)
+    key = ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read", "label"]}), 201)
+    enter(page.context, key["key"])
+    page.goto(f"/dashboard/publications/{publication}/label")
+    record = choose(page, "1")
+    expect(page.locator("#live")).to_have_text("live")
+    leaving: list[str] = []
+
+    def stay(dialog: Dialog) -> None:
+        leaving.append(dialog.type)
+        dialog.dismiss()
+
+    page.on("dialog", stay)
+    with page.expect_response(lambda answer: answer.url.endswith("/v1/session") and answer.status == 401):
+        assert service.client().delete(f"/v1/keys/{key['id']}").status_code == 204
+    page.keyboard.press("Enter")
+    expect(page.locator("#problem")).to_contain_text("Sign in again in another tab of this browser, then submit")
+    expect(page.locator("#problem")).to_contain_text("what you chose stays here")
+    with page.context.new_page() as other:
+        sign_in(other, service.key("read", "label"))
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator("#problem")).to_be_empty()
+    expect(page.locator("#held")).to_contain_text(f"Record {record}1, positive")
+    page.keyboard.press("Enter")
+    expect(page.locator("#said")).to_contain_text("1 label submitted.")
+    assert leaving == []
+    page.remove_listener("dialog", stay)
 
 
 def test_nothing_is_chosen_for_a_record_that_is_waited_for_no_more(service: Service, labelling: Open):

@@ -2,7 +2,8 @@
 
 export class Problem extends Error {
   constructor(status, told, retryAfter) {
-    super(told.detail ?? told.title ?? `The service answered ${status}.`);
+    const said = status >= 500 ? [told.title, told.detail] : [told.detail ?? told.title]; // of a failure the title has the cause
+    super(said.filter(Boolean).join(". ") || `The service answered ${status}.`);
     Object.assign(this, { status, told, retryAfter });
   }
 }
@@ -26,7 +27,7 @@ export async function get(path) {
     return await (await send(path)).json();
   } catch (error) {
     if (error.status !== 401) throw error;
-    location.replace(`/dashboard/sign-in?next=${encodeURIComponent(location.pathname)}`);
+    location.replace(`/dashboard/sign-in?next=${encodeURIComponent(location.pathname + location.hash)}`);
     return new Promise(() => {}); // nothing more happens on this page
   }
 }
@@ -54,9 +55,10 @@ export async function signOut() {
 
 /**
  * Tells of each new model of a publication while somebody looks. A browser opens few connections to one service, so one
- * that nobody sees lets go of its own; `told(release)` comes with the latest when it is looked at again.
+ * that nobody sees lets go of its own; `told(release)` comes with the latest when it is looked at again. `ask` is `send`
+ * for a page that stays where it is though nobody is signed in any more.
  */
-export function follow(publication, told, living) {
+export function follow(publication, told, living, ask = get) {
   let source = null;
   const look = () => {
     if (document.hidden) {
@@ -70,7 +72,7 @@ export function follow(publication, told, living) {
         if (source.readyState === EventSource.CLOSED) {
           // refused: perhaps nobody is signed in any more
           source = null;
-          get("/v1/session").then(
+          ask("/v1/session").then(
             () => setTimeout(look, 5000),
             () => setTimeout(look, 5000),
           );

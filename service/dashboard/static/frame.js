@@ -3,13 +3,27 @@
 import { get, signOut } from "./api.js";
 import { $, keepTime, notice, replace } from "./dom.js";
 
+const RETRY_MS = 5000;
+
+/** Who is signed in, asked until the service tells. The page says why it does not; the way out is there. */
+async function session() {
+  for (;;) {
+    try {
+      return await get("/v1/session");
+    } catch {
+      $("who").hidden = false;
+      await new Promise((done) => setTimeout(done, RETRY_MS));
+    }
+  }
+}
+
 export async function frame() {
   $("sign-out").addEventListener("click", async () => {
     await signOut();
     location.assign("/dashboard/sign-in");
   });
   keepTime();
-  const { key, streams } = await get("/v1/session").catch(() => ({ key: "", streams: null })); // the page says why
+  const { key, streams } = await session();
   $("who-name").textContent = key;
   $("who-name").title = streams ? `This key sees only: ${streams.join(", ")}` : "This key sees every stream";
   $("who").hidden = false;

@@ -47,10 +47,11 @@ const trouble = (where) => (error) => {
     if (held.length + sending.length === 0) return get("/v1/session"); // leads to where one signs in
     error = new Problem(401, {
       detail:
-        "You are not signed in any more. Sign in again in another tab of this browser; what you chose stays here.",
+        "You are not signed in any more. Sign in again in another tab of this browser, then submit: what you chose stays here.",
     });
   }
   troubles[where] = error;
+  if (where === "looking" && !error && troubles.submitting?.status === 401) troubles.submitting = null; // signed in again
   absent(Object.values(troubles).find(Boolean) ?? null);
 };
 
@@ -387,8 +388,9 @@ document.title = `Label for ${name} · Perennial`;
 frame();
 const again = regularly(1, ask, trouble("asking"));
 const lookAgain = regularly(10, look, trouble("looking"));
-follow(name, lookAgain, (live) => {
+const alive = (live) => {
   $("live").classList.toggle("on", live);
   $("live").textContent = live ? "live" : "connecting again";
-});
+};
+follow(name, lookAgain, alive, send);
 setInterval(tick, 1000);

@@ -8,6 +8,12 @@ const at = (setting, index) => (Array.isArray(setting) ? setting[index] : settin
 export const mappedColumns = ({ columns, feature_map: map }) =>
   columns && steps(map).every(({ kind }) => KEEP_COLUMNS.includes(kind)) ? columns : null;
 
+/** Whether the x of a record is made of texts. */
+export function readsText({ feature_map: map }) {
+  const [step] = steps(map);
+  return step?.kind === "hashing" && step.tokens !== "categories";
+}
+
 /** From a mapped number back to what was sent; null where the map does more than shift and scale. */
 export function sent({ feature_map: map }) {
   const [step, more] = steps(map);

@@ -1,4 +1,5 @@
 import { get, regularly } from "./api.js";
+import { post } from "./command.js";
 import {
   $,
   amount,
@@ -243,11 +244,12 @@ const nothing = () =>
       h(
         "code",
         {},
-        `curl ${location.origin}/v1/streams -H "Authorization: Bearer $KEY" \\
-  -H 'Content-Type: application/json' \\
-  -d '{"name": "weather", "features": 5,
+        post(
+          "/v1/streams",
+          `{"name": "weather", "features": 5,
        "task": {"kind": "classification", "classes": 2},
-       "budget": {"epsilon": 4, "delta": 2e-6, "accounting": "zcdp"}}'`,
+       "budget": {"epsilon": 4, "delta": 2e-6, "accounting": "zcdp"}}`,
+        ),
       ),
     ),
     h("p", { class: "muted" }, "If there are streams that you miss: your key may be limited to others."),

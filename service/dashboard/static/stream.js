@@ -1,5 +1,6 @@
 import { get, regularly } from "./api.js";
 import { colour, draw, level, line } from "./charts.js";
+import { post } from "./command.js";
 import {
   $,
   amount,
@@ -21,11 +22,12 @@ import {
   when,
 } from "./dom.js";
 import { absent, failed, frame } from "./frame.js";
-import { named } from "./names.js";
+import { named, readsText } from "./names.js";
 import { paged } from "./paged.js";
 
 const name = location.pathname.split("/").at(-1);
 const at = `/v1/streams/${name}`;
+const MOST_SHOWN = 1024; // features of a record that a page writes out
 let part = null; // the records that are looked at; null: all
 
 $("name").textContent = name;
@@ -202,11 +204,12 @@ const howToPublish = ({ budget, task }) =>
       h(
         "code",
         {},
-        `curl ${location.origin}/v1/publications -H "Authorization: Bearer $KEY" \\
-  -H 'Content-Type: application/json' \\
-  -d '{"name": "${name}-model", "stream": "${name}",
+        post(
+          "/v1/publications",
+          `{"name": "${name}-model", "stream": "${name}",
        ${suggested(budget)},
-       "privacy": ${half(budget)}}'`,
+       "privacy": ${half(budget)}}`,
+        ),
       ),
     ),
     task.kind === "classification" || task.kind === "regression"
@@ -214,35 +217,37 @@ const howToPublish = ({ budget, task }) =>
       : h("p", { class: "muted" }, "A stream of this kind has mechanisms of its own: see the documentation."),
   );
 
-/** The x of a record whose numbers are all the same, by name where columns have names. */
+/** The x of a record whose numbers or texts are all the same, by name where columns have names. */
 const example = ({ features, columns }, value) =>
   columns
-    ? Object.fromEntries(columns.slice(0, 8).map(({ name: column }) => [column, value]))
-    : Array(Math.min(features, 8)).fill(value);
+    ? Object.fromEntries(columns.map(({ name: column }) => [column, value]))
+    : Array(features).fill(value);
 
-const howToPost = ({ features, columns, class_names: classes, task }) => [
-  h(
-    "p",
-    {},
-    "No records yet. These two would be its first, with a key that has the scope ",
-    h("code", {}, "ingest"),
-    ":",
-  ),
-  h(
-    "pre",
-    { tabindex: "0" },
-    h(
-      "code",
-      {},
-      `curl ${location.origin}${at}/records -H "Authorization: Bearer $KEY" \\
-  -H 'Content-Type: application/json' \\
-  -d '${JSON.stringify({
-    ...(features ? { x: [0, 1].map((each) => example({ features, columns }, each)) } : {}),
-    ...(task.kind === "unlabelled" ? {} : { y: classes?.slice(0, 2) ?? [0, 1] }),
-  })}'`,
-    ),
-  ),
-];
+/** Two records of a stream, as JSON. */
+function two(stream) {
+  const { features, class_names: classes, task, unit } = stream;
+  const values = readsText(stream) ? ["a text", "another one"] : [0, 1];
+  const second = Math.min(1, (task.cardinality ?? 2) - 1); // there may be one category alone
+  return JSON.stringify({
+    ...(features ? { x: values.map((value) => example(stream, value)) } : {}),
+    ...(task.kind === "unlabelled" ? {} : { y: [0, second].map((label) => classes?.[label] ?? label) }),
+    ...(unit ? { unit: ["a person", "another one"] } : {}),
+  });
+}
+
+const howToPost = (stream) =>
+  stream.features > MOST_SHOWN
+    ? h("p", {}, `No records yet. A record has ${count(stream.features)} features, too many to write out here: see the documentation.`)
+    : [
+        h(
+          "p",
+          {},
+          "No records yet. These two would be its first, with a key that has the scope ",
+          h("code", {}, "ingest"),
+          ":",
+        ),
+        h("pre", { tabindex: "0" }, h("code", {}, post(`${at}/records`, two(stream)))),
+      ];
 
 async function chart({ records, budget, declassified, unit }, { ranges, exact, reserved }) {
   $("spending").hidden = records === 0;

@@ -1,0 +1,32 @@
+"""Bugs in the dashboard's pages."""
+
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING, Any
+
+from tests.guarantees.planted.bug import bug, wrap
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_COMMANDS = "tests/browser/test_commands.py"
+
+
+def _rewrite_page(name: str, old: str, new: str) -> None:
+    """Serve a script in which a text, which must come exactly once, is another."""
+    from service.dashboard import pages
+
+    script = (pages.STATIC / name).read_text()
+    assert script.count(old) == 1, f"{script.count(old)} times: {old}"
+
+    def packed(true: Any, path: Path) -> bytes:
+        return gzip.compress(script.replace(old, new).encode()) if path.name == name else true(path)
+
+    wrap(pages, "_packed", packed)
+
+
+@bug(f"{_COMMANDS}::test_names_in_a_command_that_is_copied_run_nothing")
+def names_that_run_in_the_shell() -> None:
+    """The name of a column runs as a command where somebody copies the page's."""
+    _rewrite_page("command.js", """.replaceAll("'", "'\\\\''")""", "")
