@@ -1,6 +1,6 @@
 """mend how many units of a stream are erased: each erasure, a repeated one too, took one away instead of adding it
 
-An older version would go on so: its erasures of units are refused, and whoever asked asks a newer one again.
+The version before still takes one away. The database refuses that, so its API answers 500; a newer API erases the unit.
 """
 
 from alembic import op

@@ -38,7 +38,7 @@ class SharedWaits(Generic[T]):
         search = self._searches.get(wanted)
         if search is None or search.task.done():
             search = self._searches[wanted] = _Search(asyncio.create_task(find()))
-            search.task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits
+            search.task.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs it
         search.waiting += 1
         try:
             await asyncio.wait({search.task}, timeout=seconds)

@@ -62,7 +62,7 @@ class Prepared:
         return moved if self.halts is None else replace(moved, state="halted", reason=self.halts)
 
     def moved(self, publication: Publication) -> Publication:
-        """Return the publication moved on by this step, before it ends where it does; its seal and sums are not."""
+        """Return the publication moved on by this step, still running; its seal and sums are not of that state."""
         models = [each.version for each in self.releases if each.role == "model"]
         return replace(
             publication,

@@ -142,7 +142,7 @@ def lease(connection: Connection, publication: int, *, seconds: float) -> Leased
 
 
 def any_free(connection: Connection, publication: int) -> bool:
-    """Return whether there is a record for whose label nobody is asked now."""
+    """Return whether a record waits for its label and is leased to nobody."""
     return bool(connection.execute(select(_free(publication).exists())).scalar_one())
 
 

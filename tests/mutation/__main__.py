@@ -6,8 +6,8 @@
     python -m tests.mutation service/privacy/currency.py::round_up of a function, or of a class
 
 Each mutant is one small change of the code. Someone has to notice it: a test of these rooms, a test of docs/, or mypy.
-A mutant survives if a test is missing, or if nobody could see the change. equivalent.toml lists those of the second
-kind, each with its reason. Fails if more than one mutant of twenty survives that is not listed there.
+A mutant survives if a test is missing, or if it does the same as the code. equivalent.toml lists those that do the
+same, each with its reason. Fails if more than one mutant of twenty survives that is not listed there.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ export async function signOut() {
 
 /**
  * Tells of each new model of a publication while somebody looks. A browser opens few connections to one service, so one
- * that nobody sees lets go of its own; `told(release)` comes with the latest when it is looked at again. `ask` is `send`
- * for a page that stays where it is though nobody is signed in any more.
+ * that nobody sees lets go of its own; `told(release)` comes with the latest when it is looked at again. A page that
+ * must stay open when its session ends gives `send` as `ask`: `get` would leave for the sign-in page.
  */
 export function follow(publication, told, living, ask = get) {
   let source = null;

@@ -5,7 +5,7 @@ import { $, keepTime, notice, replace } from "./dom.js";
 
 const RETRY_MS = 5000;
 
-/** Who is signed in, asked until the service tells. The page says why it does not; the way out is there. */
+/** Asks who is signed in until the service answers. Meanwhile the page says what is wrong, and shows "Sign out". */
 async function session() {
   for (;;) {
     try {

@@ -34,7 +34,7 @@ export function paged(id, { path, key, columns, row, caption, empty }, failed) {
     const last = turned.at(-1);
     const before = turned.length ? `&before=${last}` : "";
     const found = (await get(`${path}?limit=${ON_A_PAGE + 1}${before}`)).items;
-    if (last !== turned.at(-1)) return; // the page was turned meanwhile, and is looked up by whoever did
+    if (last !== turned.at(-1)) return; // somebody turned the page meanwhile, and that look shows it
     const items = found.slice(0, ON_A_PAGE);
     const newest = Math.max(...shown);
     replace(holder, items.length ? table(caption, columns, items.map(row)) : h("p", { class: "muted" }, empty));

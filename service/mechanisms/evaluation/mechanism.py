@@ -232,7 +232,7 @@ class Evaluation(Mechanism):
 
     @property
     def _first_read(self) -> int:
-        """The first record, counted from the start, that it can charge; with units nobody knows yet, and it is 0."""
+        """The first record that this may charge, counted from its start; 0 with units, which only records tell."""
         return self.slots.first_from(self.start, evaluation=True) - self.start
 
     @property

@@ -28,5 +28,5 @@ def _rewrite_page(name: str, old: str, new: str) -> None:
 
 @bug(f"{_COMMANDS}::test_names_in_a_command_that_is_copied_run_nothing")
 def names_that_run_in_the_shell() -> None:
-    """The name of a column runs as a command where somebody copies the page's."""
+    """A shell runs what a column's name says, when somebody pastes the page's command."""
     _rewrite_page("command.js", """.replaceAll("'", "'\\\\''")""", "")

@@ -213,7 +213,7 @@ def a_unit_that_is_said_to_have_spent_what_others_have() -> None:
 
 @bug("tests/worker/test_unit_publications.py::test_a_unit_whose_slots_are_lost_has_spent_no_less_than_it_has[window]")
 def slots_that_are_taken_to_have_paid_the_least() -> None:
-    """Slots of a unit that nobody knows any more count as those that were charged the least."""
+    """Slots whose segments were dropped are taken to be those that were charged the least."""
     from service.ledger import spending
 
     rewrite(spending._charged, ("reverse=True", "reverse=False"))
