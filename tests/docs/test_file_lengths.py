@@ -8,7 +8,6 @@ ROOMS = ("service", "client", "demo", "benchmarks", "docs", "tests")
 LONGER = {
     "benchmarks/paper_d.py": "the experiments of one paper, in its order",
     "tests/guarantees/test_over_http.py": "to be split by guarantee",
-    "tests/mechanisms/test_configuration.py": "to be split by families",
 }
 
 
