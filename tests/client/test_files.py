@@ -117,6 +117,21 @@ def test_an_error_says_what_is_wrong_with_a_file(tmp_path, name, content, reason
     assert SECRET not in str(refused.value)
 
 
+def test_a_csv_is_not_closed_while_arrow_may_still_read_it(tmp_path, monkeypatch):
+    """Else its threads can read from a file that was opened since, of which a part is missing then."""
+
+    class NeverClosed(pa.OSFile):
+        def close(self):
+            raise AssertionError("a thread may still read")
+
+    monkeypatch.setattr(pa, "OSFile", NeverClosed)
+    file = written(tmp_path / "days.csv", "a,b\n" + "1,2\n" * 1_000_000)
+    assert sum(batch.num_rows for batch in files.read(file)) == 1_000_000
+    reading = files.read(file)
+    next(iter(reading))
+    reading.close()
+
+
 @pytest.mark.parametrize("name", ["days.csv", "days.parquet", "days.arrow", "days.ndjson"])
 def test_files_that_are_not_there_are_named(tmp_path, name):
     with pytest.raises(FileNotFoundError) as missing:

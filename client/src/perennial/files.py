@@ -150,16 +150,14 @@ def _sound(batch: Any) -> Any:
 def _read_by_arrow(file: LocalFile | StoredObject) -> Iterator[Any]:
     """Open a file that Arrow reads ahead in threads of its own; they read one of this machine without Python.
 
-    A thread may still read after an error. If it has to call Python while Python ends, the process is aborted.
+    A thread may still read after an error, or once nobody wants more. If it has to call Python while Python ends, the
+    process is aborted. If its file is closed, it may read from whatever was opened since under the same number, and
+    those who read that miss a part. So nobody closes the file here: that happens once the last reader lets go of it.
     """
     import pyarrow as pa
 
     with file.opened() as opened:
-        if isinstance(file, LocalFile):
-            with pa.OSFile(str(file.path)) as source:
-                yield source
-        else:
-            yield opened
+        yield pa.OSFile(str(file.path)) if isinstance(file, LocalFile) else opened
 
 
 @contextmanager
