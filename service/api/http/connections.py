@@ -14,14 +14,13 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service import metrics
-from service.api.http.headers import next_request, request_id
+from service.api.http.headers import alone, as_lines, next_request
 from service.api.http.problems import Problem
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
-    from service.api.http.headers import Header
 
 WHOLE_ANSWER = "perennial.answer"  # in the scope of a request: sends its whole answer (`_answer`)
 SECONDS_TO_SEND = 20.0  # a request, and as much longer as its body needs at the least rate
@@ -72,7 +71,7 @@ async def _answer(cycle: RequestResponseCycle, status: int, head: bytes, body: b
     uvicorn looks at each header of an answer with two regular expressions. So heads of answers that come in their
     thousands are joined once, and sent as they are: a 202 takes 2 µs of processor time, before 7 (least of many).
 
-    cycle: of the request. head: the lines of all headers but those that uvicorn adds. body: as long as they say.
+    cycle: of the request. head: the lines of all headers. body: as long as they say.
     """
     if cycle.flow.write_paused and not cycle.disconnected:
         await cycle.flow.drain()
@@ -80,17 +79,12 @@ async def _answer(cycle: RequestResponseCycle, status: int, head: bytes, body: b
         return
     cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue = False
-    default = _lines(cycle.default_headers)
     last = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
-    cycle.transport.write(b"".join((STATUS_LINE[status], default, head, last, body)))
+    cycle.transport.write(b"".join((STATUS_LINE[status], head, last, body)))
     cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
-
-
-def _lines(headers: Iterable[Header]) -> bytes:
-    return b"".join([name + b": " + value + b"\r\n" for name, value in headers])
 
 
 class Connection(HttpToolsProtocol):
@@ -208,7 +202,7 @@ class Connection(HttpToolsProtocol):
         metrics.LET_GO.labels(reason).inc()
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             status, answer = _refusal(slug)
-            head = _lines([*self.server_state.default_headers, request_id(next_request())])
+            head = as_lines(alone(next_request()))
             self.transport.write(status + head + answer)
         self.transport.close()
 
@@ -234,4 +228,4 @@ def _refusal(slug: str) -> tuple[bytes, bytes]:
     """Return the first line of an answer, and all that is the same in each after it."""
     answer = Problem(slug, _DETAILS[slug]).response()
     headers = [*answer.raw_headers, (b"cache-control", b"no-store"), (b"connection", b"close")]
-    return STATUS_LINE[answer.status_code], _lines(headers) + b"\r\n" + bytes(answer.body)
+    return STATUS_LINE[answer.status_code], as_lines(headers) + b"\r\n" + bytes(answer.body)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
+from email.utils import formatdate
+from functools import lru_cache
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
@@ -26,7 +29,7 @@ def next_request() -> str:
 
 
 def completed(headers: Iterable[Header]) -> list[Header]:
-    """Return the headers of an answer with those that all answers have, but for the id of the request.
+    """Return the headers of an answer with those that all answers have, but for those of one answer alone (`alone`).
 
     Answers are data for programs: nothing may run them, frame them, or store them where others look; the dashboard's
     pages say themselves what they may do.
@@ -36,6 +39,16 @@ def completed(headers: Iterable[Header]) -> list[Header]:
     return [*own, *(each for each in _BY_DEFAULT if each[0] not in names), *_ALWAYS]
 
 
-def request_id(request: str) -> Header:
-    """Return the header that names a request."""
-    return b"x-request-id", request.encode()
+def alone(request: str) -> tuple[Header, Header]:
+    """Return the headers that one answer alone has, which begins now: when that is, and the id of its request."""
+    return (b"date", _date(int(time.time()))), (b"x-request-id", request.encode())
+
+
+def as_lines(headers: Iterable[Header]) -> bytes:
+    """Return headers as they are sent."""
+    return b"".join([name + b": " + value + b"\r\n" for name, value in headers])
+
+
+@lru_cache(1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()

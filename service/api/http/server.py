@@ -7,7 +7,6 @@ import os
 import resource
 import socket
 import sys
-from email.utils import formatdate
 from typing import Any
 
 import uvicorn
@@ -39,7 +38,7 @@ def configuration(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Conf
         log_config=None,
         access_log=False,
         server_header=False,
-        date_header=False,  # `Server` has one
+        date_header=False,  # that of the second in which the request came: `headers.alone` has the answer's
         proxy_headers=False,  # whoever asks could say to be somebody else
         timeout_graceful_shutdown=5,
         timeout_keep_alive=75,
@@ -49,24 +48,13 @@ def configuration(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Conf
 
 
 class Server(uvicorn.Server):
-    """Lets go of those who wait as soon as it is told to stop, instead of when their time is up.
-
-    Answers have the time at which they begin. Each request keeps the list of headers that there is when it comes, and
-    uvicorn makes a new list every second: who waited would read when they asked. So there is one list, which changes.
-    """
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._headers = self.server_state.default_headers
+    """Lets go of those who wait as soon as it is told to stop, instead of when their time is up."""
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
         if counter % 10 == 0:
             close_overdue(self.server_state.connections, asyncio.get_running_loop().time())
-        stops = await super().on_tick(counter)
-        self._headers[:] = [(b"date", formatdate(usegmt=True).encode()), *self.config.encoded_headers]
-        self.server_state.default_headers = self._headers
-        return stops
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: object) -> None:
         services = getattr(self.config.app.state, "services", None)  # type: ignore[union-attr]

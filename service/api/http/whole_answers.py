@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.responses import Response
 
 from service.api.http.connections import WHOLE_ANSWER
-from service.api.http.headers import completed, next_request, request_id
+from service.api.http.headers import alone, as_lines, completed, next_request
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -22,7 +22,7 @@ WHOLE = "perennial.whole"  # type of the message by which a `WholeResponse` reac
 
 
 class Head(NamedTuple):
-    """The headers of an answer, but for the id of its request; `lines` as they are sent."""
+    """The headers of an answer, but for those of one answer alone; `lines` as they are sent."""
 
     headers: list[Header]
     lines: bytes
@@ -54,10 +54,10 @@ async def send_whole(
 
     request: the id of the request that it answers; None: it has none yet.
     """
-    name, value = request_id(request or next_request())
+    own = alone(request or next_request())
     answer = scope.get(WHOLE_ANSWER)
     if answer is not None:
-        await answer(status, head.lines + name + b": " + value + b"\r\n", body)
+        await answer(status, head.lines + as_lines(own), body)
         return
-    await send({"type": "http.response.start", "status": status, "headers": [*head.headers, (name, value)]})
+    await send({"type": "http.response.start", "status": status, "headers": [*head.headers, *own]})
     await send({"type": "http.response.body", "body": body})
