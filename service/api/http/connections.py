@@ -14,7 +14,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service import metrics
-from service.api.http.headers import alone, as_lines, next_request
+from service.api.http.headers import alone, as_lines, completed, next_request
 from service.api.http.problems import Problem
 
 if TYPE_CHECKING:
@@ -227,5 +227,5 @@ _DETAILS = {
 def _refusal(slug: str) -> tuple[bytes, bytes]:
     """Return the first line of an answer, and all that is the same in each after it."""
     answer = Problem(slug, _DETAILS[slug]).response()
-    headers = [*answer.raw_headers, (b"cache-control", b"no-store"), (b"connection", b"close")]
+    headers = completed([*answer.raw_headers, (b"cache-control", b"no-store"), (b"connection", b"close")])
     return STATUS_LINE[answer.status_code], as_lines(headers) + b"\r\n" + bytes(answer.body)
