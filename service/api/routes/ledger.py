@@ -61,7 +61,8 @@ class Tighter(ShownLoss):
     It holds only if nobody chose a publication, its privacy or its start by looking at releases of the stream;
     `reserved` holds in any case. At the δ of `reserved`, the least of three bounds (`how`): the sum of ε; `zcdp`, what
     the sum of ρ implies, a pure ε counted as ε²/2; `pure_plus_gaussian`, the pure ε plus what the Gaussian ρ alone
-    imply. The sums are there too. With `accounting` `zcdp` it is `reserved`, and holds as that does.
+    imply. The sums are there too. With `accounting` `zcdp` it is `reserved`, and neither holds if somebody started or
+    stopped a publication by looking: the budget does.
     """
 
     how: Literal["sum", "zcdp", "pure_plus_gaussian"]

@@ -35,8 +35,8 @@ def _steepest(loss: str, rows: int) -> float:
 def is_too_flat(event: TiltedObjective, model: Mapping[str, Any]) -> bool:
     """Return whether one record can bend an objective more than its release was charged for (`events.objective`).
 
-    Of the second derivative of one record's loss in its scores, rank and trace are at most those of diag(p) - ppᵀ for a
-    softmax, 1 and 1/4 for a logistic loss, and of a hinge 1 and 1/(2h) for each row of weights, h its width.
+    The second derivative of one record's loss in its scores has rank 1 and trace 1/4 at most for a logistic loss, those
+    of diag(p) - ppᵀ for a softmax, and for a hinge of width h at most 1 and 1/(2h) for each row of weights.
     """
     rows = model["shape"][0]
     match model["loss"]:

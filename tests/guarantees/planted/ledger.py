@@ -97,6 +97,14 @@ def a_publication_in_rho_shown_above_its_cap() -> None:
     rewrite(Budget.shown, ("(self.implied(loss) if alone is None else alone)", "self.implied(loss)"))
 
 
+@bug("tests/privacy/test_zcdp_budget.py::test_a_gaussian_publication_keeps_its_promise_whenever_it_is_stopped")
+def a_stopped_publication_in_rho_that_keeps_what_it_has_charged() -> None:
+    """A Gaussian publication that was stopped is shown to reserve the ε that its charges so far imply."""
+    from service.privacy.accounting.composition import ZcdpComponent
+
+    rewrite(ZcdpComponent.held_alone, ("self.currency is Currency.ZCDP", "False"))
+
+
 @bug(_HISTORIES)
 def a_budget_in_rho_that_asks_publications_in_the_place_of_records() -> None:
     """The charges of ended publications count at their worst record, wherever that is."""
