@@ -50,6 +50,7 @@ def numbers(connection: Connection, publication: Publication, *, declassified: D
     stream = streams.get(connection, publication.stream_id)
     (totals,) = summaries.totals(connection, [stream], declassified=declassified)
     component, budget = spending.component_of(publication), stream.budget
+    spent = summaries.spent(stream, totals.publications)
     charged, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
     newest = charges.page(connection, stream.id, limit=1, before=None)
     return CardNumbers(
@@ -64,10 +65,8 @@ def numbers(connection: Connection, publication: Publication, *, declassified: D
         stream=Amounts(
             for_life=PrivacyLoss.of(stream.epsilon, stream.delta),
             reserved=budget.implied(totals.reserved),
-            spent=budget.implied(summaries.spent(stream)),
-            in_rho=Amounts(for_life=budget.limit, reserved=totals.reserved, spent=summaries.spent(stream))
-            if budget.in_rho
-            else None,
+            spent=budget.implied(spent),
+            in_rho=Amounts(for_life=budget.limit, reserved=totals.reserved, spent=spent) if budget.in_rho else None,
         ),
         records=stream.records,
         declassified=totals.declassified,

@@ -28,6 +28,17 @@ class Reserving(Protocol):
     def unit_factor(self) -> str | None: ...
 
 
+class Charging(Reserving, Protocol):
+    """And in which currency it charges, and the most that it is seen to have charged any record."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def visible_worst_amount(self) -> Decimal: ...
+
+
 def reserves_wholly(publication: Reserving) -> bool:
     """Return whether a publication reserves its whole cap on every record from its start on.
 

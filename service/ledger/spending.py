@@ -42,7 +42,7 @@ from service.ledger import charged_rows
 from service.ledger.charged_rows import Charged
 from service.ledger.errors import OverBudget
 from service.ledger.exact_decimals import decimal, decimals
-from service.ledger.reserving import reserves_wholly
+from service.ledger.reserving import Charging, reserves_wholly
 from service.privacy.accounting import budget, composition
 from service.privacy.accounting.charges_by_record import ChargesByRecord
 from service.privacy.accounting.composition import Component, PrivacyLoss, Slots
@@ -223,7 +223,7 @@ OUTLINES = {Slots.TRAINING: outlines, Slots.EVALUATION: evaluation_outlines}
 _OUTLINES = {slots: select(table).order_by(table.c.start) for slots, table in OUTLINES.items()}
 
 
-def component_of(publication: Publication) -> Component:
+def component_of(publication: Charging) -> Component:
     return budget.component(
         publication.accounting,
         identity=publication.id,

@@ -4,15 +4,19 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Connection, Select, and_, bindparam, case, func, or_, select, union_all
 
 from service.ledger import reservations
-from service.ledger.spending import OUTLINES
+from service.ledger.reserving import Charging
+from service.ledger.spending import OUTLINES, component_of
+from service.privacy.accounting.budget import Accounting
 from service.privacy.accounting.charges_by_record import covered
 from service.privacy.accounting.composition import PrivacyLoss, Slots
+from service.privacy.currency import Currency
 from service.store import numbering, segments
 from service.store.database import any_of, read
 from service.store.numbering import Resumption
@@ -33,14 +37,17 @@ Declassified = Callable[[Mapping[str, Any], Mapping[str, Any], int], int]
 class PublicationSummary:
     """`configuration` None: no record of it expires and no record is kept for it, so that nobody asks what it is."""
 
+    id: int
     name: str
     stream_id: int
     state: str
+    kind: str
     start: int
     epsilon: Decimal
     delta: Decimal
     accounting: str
     worst_amount: Decimal
+    visible_worst_amount: Decimal
     unit_factor: str | None
     visible_position: int
     configuration: dict[str, Any] | None
@@ -63,7 +70,7 @@ class Totals:
 
     @property
     def sums(self) -> dict[str, dict[str, Any]]:
-        return sums(self.stream, self.reserved, self.evaluation_reserved)
+        return sums(self.stream, self.publications, self.reserved, self.evaluation_reserved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,23 +86,52 @@ class Summary(Totals):
     resumptions: list[Resumption]
 
 
-def spent(stream: Stream) -> PrivacyLoss:
+def spent_by_records(stream: Stream) -> PrivacyLoss:
     """Return what the worst record has spent, of what is confirmed."""
     return PrivacyLoss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
 
 
-def sums(stream: Stream, reserved: PrivacyLoss, evaluation_reserved: PrivacyLoss) -> dict[str, dict[str, Any]]:
-    """Return a stream's budget, what is reserved on its worst record and what that has spent, as numbers to read.
+def spent(stream: Stream, publications: Sequence[Charging]) -> PrivacyLoss:
+    """Return what the worst record has spent, or a bound on what any unit has; publications: all of the stream."""
+    training = _spent(spent_by_records(stream), publications, Slots.TRAINING)
+    return training.at_least(_evaluation_spent(stream, publications))
 
-    evaluation_reserved: on the worst evaluation slot, which is told where the stream sets slots aside.
-    """
-    evaluation_spent = PrivacyLoss.of(
+
+def _evaluation_spent(stream: Stream, publications: Sequence[Charging]) -> PrivacyLoss:
+    worst = PrivacyLoss.of(
         stream.visible_evaluation_epsilon, stream.visible_evaluation_delta, stream.visible_evaluation_rho
     )
+    return _spent(worst, publications, Slots.EVALUATION)
+
+
+def _spent(worst: PrivacyLoss, publications: Sequence[Charging], slots: Slots) -> PrivacyLoss:
+    """Return a bound on what any unit has spent in slots of one kind; without units what the worst record has, `worst`.
+
+    The records of a unit may lie in ranges of different publications (`unit_ledger`). Where (ε, δ) add up, no record
+    then has all that its unit has spent. A publication costs a unit at most what it charged the worst record; and pure
+    publications together cost it no more than some record of it has spent, the mean of all of its records.
+    """
+    every = gaussian = PrivacyLoss()
+    for each in publications:
+        if each.slots is slots and each.unit_factor is not None and each.accounting == Accounting.BASIC:
+            loss = component_of(each).loss(Fraction(each.visible_worst_amount))
+            every += loss
+            gaussian += PrivacyLoss() if each.kind == Currency.PURE else loss
+    return worst.at_least(every.at_most(worst + gaussian))
+
+
+def sums(
+    stream: Stream, publications: Sequence[Charging], reserved: PrivacyLoss, evaluation_reserved: PrivacyLoss
+) -> dict[str, dict[str, Any]]:
+    """Return a stream's budget, what is reserved on its worst record and what that has spent, as numbers to read.
+
+    publications: all of the stream. evaluation_reserved: on the worst evaluation slot, which is told where the stream
+    sets slots aside.
+    """
     return {
         "budget": stream.budget.to_json(),
         "reserved": with_evaluation(stream, reserved, evaluation_reserved),
-        "spent": with_evaluation(stream, spent(stream), evaluation_spent),
+        "spent": with_evaluation(stream, spent(stream, publications), _evaluation_spent(stream, publications)),
     }
 
 
@@ -153,7 +189,9 @@ _EXPIRES = publications.c.configuration["mechanism"]["expiry"].as_string() != "n
 _KEEPS_RECORDS = and_(publications.c.state == "running", streams_table.c.retention == "needed")
 _SUMMARY = (
     select(
-        *(publications.c[name] for name in ("name", "stream_id", "state", "start", "epsilon", "delta", "worst_amount")),
+        *(publications.c[name] for name in ("id", "name", "stream_id", "state", "kind", "start", "epsilon", "delta")),
+        publications.c.worst_amount,
+        shown.c.worst_amount.label("visible_worst_amount"),
         UNIT_FACTOR,
         streams_table.c.accounting,
         shown.c.position.label("visible_position"),

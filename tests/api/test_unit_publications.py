@@ -101,3 +101,24 @@ def test_every_second_unit_is_set_aside_and_evaluated(service: Service):
     service.reaches(learns, time=180)
     newest = done(service.client().get(f"/v1/publications/{learns}/releases/latest"))
     assert newest["model"]["units"] == fitted - fits[0], "an erased unit is in no later n"
+
+
+@pytest.mark.parametrize(("delta", "most"), [(0, 1), (1e-6, 2)], ids=["pure", "gaussian"])
+def test_no_unit_has_spent_more_than_is_said_of_all(service: Service, delta: float, most: float):
+    """Each of its records is in a range of another publication; only pure charges of one record show what both cost."""
+    stream = people(service, unit={"max_records": 2})
+    for start in (0, 4):
+        body = publication(stream, BATCHES, delta=delta, start=start)
+        name = done(service.client().post("/v1/publications", json=body))["name"]
+        done(post(service, stream, ["a", "b", "c", "d"]))
+        service.reaches(name, time=start + 4)
+        card = done(service.client().get(f"/v1/publications/{name}/card"))
+        done(service.client().delete(f"/v1/publications/{name}"))
+    page = done(service.client().get(f"/v1/streams/{stream}/ledger"))
+    unit = held(service, stream, "a")["spent"]
+    shown = {part: card[part]["stream"]["spent"] for part in ("epsilon", "delta")}
+    assert shown == page["spent"] == done(service.client().get(f"/v1/streams/{stream}"))["spent"]
+    for part, amount in shown.items():
+        assert unit[part] <= amount <= page["reserved"][part]
+    assert shown == {"epsilon": most, "delta": 2 * delta}
+    assert [each["epsilon"] for each in page["ranges"]] == [1]

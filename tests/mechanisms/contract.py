@@ -11,7 +11,7 @@ import numpy as np
 from service.learners.family import LinearFamily
 from service.learners.registry import LEARNERS
 from service.learning.records import Records
-from service.ledger.verify.sensitivities import least_sensitivity
+from service.ledger.verify.sensitivities import is_too_flat, least_sensitivity
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.evaluation.mechanism import Evaluation
@@ -121,5 +121,7 @@ def _is_paid_for(mechanism, release):
     if isinstance(release.perturbation, events.AddedNoise):
         model = release.model or mechanism.model_description()
         assert release.perturbation.sensitivity >= least_sensitivity(release.perturbation, model)
+        if isinstance(release.perturbation, events.TiltedObjective):
+            assert not is_too_flat(release.perturbation, model)
     assert release.perturbation.dimension(release.parameters.shape) == described["dimension"]
     assert np.isfinite(release.parameters).all()

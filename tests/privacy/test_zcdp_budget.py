@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.privacy.accounting.budget import component
 from service.privacy.accounting.zcdp_budget import capacity_of, pure_rho
 from service.privacy.currency import capacity, round_down, round_up, zcdp_epsilon, zcdp_rho
 
@@ -95,3 +96,38 @@ def test_charges_never_count_more_than_the_whole_that_was_reserved(parts, units)
 def test_unequal_pure_charges_of_a_unit_are_covered_by_its_squares(parts):
     together = pure_rho(sum(parts), units=False)
     assert together <= len(parts) * sum(pure_rho(each, units=True) for each in parts)
+
+
+def delta_of_a_chosen_stop(epsilons, rho):
+    """Return the δ that quoting `epsilons`[k] after k + 1 releases has, for who stops when the losses so far suit best.
+
+    Each release costs the same record `rho`, by Gaussian noise: its loss is normal, of mean `rho` and variance 2·rho.
+    The best stop is worked out backwards from the last release.
+    """
+    deviation = sqrt(2 * rho)
+    step, end = deviation / 8, deviation * sqrt(len(epsilons))
+    losses = np.arange(-3 * end, 9 * end, step)
+    reach = np.arange(-72, 73) * step
+    weights = np.exp(-((reach - rho) ** 2) / (4 * rho))
+    weights /= weights.sum()
+    best = np.zeros_like(losses)
+    for epsilon in reversed(epsilons):
+        best = np.maximum(best, np.maximum(0, -np.expm1(epsilon - losses)))
+        padded = np.concatenate((np.full(72, best[0]), best, np.full(72, best[-1])))
+        best = np.convolve(padded, weights[::-1], "valid")
+    return float(np.interp(0, losses, best))
+
+
+def test_a_gaussian_publication_keeps_its_promise_whenever_it_is_stopped():
+    """The ε that its charges imply, quoted at a stop that was chosen by looking, has more than its δ."""
+    currency, whole = capacity(ONE, DELTA)
+    settings = {"identity": 1, "epsilon": ONE, "delta": DELTA, "currency": currency, "start": 0, "running": False}
+    ended = component("zcdp", **settings)
+    charged = [whole * releases / 32 for releases in range(1, 33)]
+
+    def of(shown):
+        return delta_of_a_chosen_stop([float(shown(amount).epsilon) for amount in charged], float(whole / 32))
+
+    assert of(ended.alone) > 1.5 * float(DELTA)
+    assert of(ended.held_alone) <= float(DELTA)
+    assert not ended.held_alone(Fraction(0)).epsilon

@@ -15,6 +15,7 @@ WINDOW = {"kind": "window_statistics", "block": 8, "blocks": 3}
 TASKS = {"kind": "lifelong", "task_size": 16, "batch": 8}
 SCHEMA = StreamSchema.model_validate({"features": 5, "task": {"kind": "classification", "classes": 3}})
 FINDING = "its noise is for sums that one record moves less than it can"
+TOO_FLAT = "its noise is for an objective that one record bends less than it can"
 
 
 def statistics(mechanism, classes=3, **learner):
@@ -77,6 +78,17 @@ def test_noise_for_less_than_a_record_moves_is_a_finding(name):
     assert findings(mechanism, release) == []
     stated = release.perturbation.sensitivity
     assert findings(mechanism, release, sensitivity=0.99 * stated) == [f"here: {FINDING}"]
+
+
+@pytest.mark.parametrize("name", [each for each in SUMS if each.startswith("objective")])
+def test_a_curvature_said_to_be_less_is_a_finding(name):
+    mechanism = SUMS[name]()
+    read, _ = contract.reader(SCHEMA)
+    (release,) = mechanism.step(mechanism.next_time(0), (), 1, read).releases
+    stated = release.perturbation.to_json()["curvature"]
+    less = [{"steepness": 0.99 * stated["steepness"]}, *([{"rank": stated["rank"] - 1}] if stated["rank"] > 1 else [])]
+    for each in less:
+        assert findings(mechanism, release, curvature=stated | each) == [f"here: {TOO_FLAT}"]
 
 
 def test_weights_that_are_said_to_be_smaller_are_looked_at_with_the_sensitivity():

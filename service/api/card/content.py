@@ -87,8 +87,8 @@ _DELTA = (
 )
 _RHO = (
     "The stream's budget is held in ρ, zero-concentrated differential privacy, and its publications add up in ρ. "
-    "Beside the sum over the stream stands the ε that it implies at the stream's δ; beside a publication's ρ, its own "
-    "ε and δ, which may be less."
+    "Beside the stream's ρ stands the ε that it implies at the stream's δ; beside a publication's, its own ε and δ. "
+    "At a moment chosen by looking at releases, the stream's promise is its ε for life alone."
 )
 _PROTECTED = [
     "The content of each record: its features and its label.",

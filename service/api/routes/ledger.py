@@ -61,7 +61,8 @@ class Tighter(ShownLoss):
     It holds only if nobody chose a publication, its privacy or its start by looking at releases of the stream;
     `reserved` holds in any case. At the δ of `reserved`, the least of three bounds (`how`): the sum of ε; `zcdp`, what
     the sum of ρ implies, a pure ε counted as ε²/2; `pure_plus_gaussian`, the pure ε plus what the Gaussian ρ alone
-    imply. The sums are there too. With `accounting` `zcdp` it is `reserved`, and holds as that does.
+    imply. The sums are there too. With `accounting` `zcdp` it is `reserved`, and neither holds if somebody started or
+    stopped a publication by looking: the budget does.
     """
 
     how: Literal["sum", "zcdp", "pure_plus_gaussian"]
@@ -116,7 +117,8 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
 
     The ranges cover [0, records), or the part of it from `start` to `end`. A stream can have more of them than anybody
     reads: then neighbours are shown as one range with the most that any of its records has spent, and `exact` is false.
-    Ask for a part of it to see it exactly. `spent` is exactly that of the record with the most, in any case.
+    Ask for a part of it to see it exactly. `spent` is exactly that of the record with the most, in any case; with
+    units it is a bound on what any unit has spent, and ranges are of each record by itself.
 
     Where a publication's settings make records expire, those past its window are `declassified`: what they lose is
     unbounded, so their range has no `epsilon` and no `delta`, and beside `spent` stands how many they are. All other
@@ -135,7 +137,7 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
         exposed = _exposed(row, of_it)
         return as_json(
             {
-                **summaries.sums(row, reserved, evaluated),
+                **summaries.sums(row, of_it, reserved, evaluated),
                 "declassified": covered(exposed.values()),
                 "tighter": row.budget.shown(tighter.loss)
                 | {"how": tighter.how}
@@ -210,7 +212,7 @@ def _outlined(
     connection: Connection, stream: streams.Stream, start: int, stop: int, slots: Slots | None
 ) -> list[spending.Stretch]:
     """The most that a record of each stretch has spent, which no stretch can have spent more of than the worst."""
-    worst = summaries.spent(stream)
+    worst = summaries.spent_by_records(stream)
     return [
         (low, high, loss.at_most(worst))
         for low, high, loss in spending.outlined(Rows(connection), stream.id, start, stop, slots)

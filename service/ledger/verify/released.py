@@ -9,10 +9,16 @@ from typing import Any
 from service.ledger.verify.counted import change_of
 from service.ledger.verify.reading import read
 from service.ledger.verify.samples import is_of_its_sample
-from service.ledger.verify.sensitivities import least_sensitivity
+from service.ledger.verify.sensitivities import is_too_flat, least_sensitivity
 from service.privacy.accounting import events
 from service.privacy.accounting.composition import Slots
-from service.privacy.accounting.events import AddedNoise, NoisyCounts, NoisyRunningSums, PrivacyEvent
+from service.privacy.accounting.events import (
+    AddedNoise,
+    NoisyCounts,
+    NoisyRunningSums,
+    PrivacyEvent,
+    TiltedObjective,
+)
 from service.privacy.accounting.groups import UnitBound
 from service.privacy.accounting.obligations import AtArrival, WithEachRelease
 from service.privacy.accounting.unit_factors import factor_of
@@ -111,6 +117,8 @@ def _for_what_it_is_added_to(
         yield f"{where}: its noise is for counts that one record changes otherwise"
     if isinstance(event, AddedNoise) and event.sensitivity < least_sensitivity(event, row["model"]):
         yield f"{where}: its noise is for sums that one record moves less than it can"
+    if isinstance(event, TiltedObjective) and is_too_flat(event, row["model"]):
+        yield f"{where}: its noise is for an objective that one record bends less than it can"
     if row["noise"]["dimension"] != event.dimension(row["shape"]):
         yield f"{where}: its noise is not as long as what it is added to"
     if not is_of_its_sample(event, publication.configuration, records):

@@ -1,4 +1,4 @@
-"""How far one record can move sums, recomputed from what their release says of them."""
+"""How far one record can move sums, and bend an objective, recomputed from what their release says of them."""
 
 import math
 from collections.abc import Mapping
@@ -30,3 +30,22 @@ def _steepest(loss: str, rows: int) -> float:
     The derivative in a score is at most 1 of a logistic loss and of each row of a hinge; p - e_y is at most √2 long.
     """
     return {"logistic": 1.0, "softmax": math.sqrt(2.0), "huber_hinge": math.sqrt(rows)}[loss]
+
+
+def is_too_flat(event: TiltedObjective, model: Mapping[str, Any]) -> bool:
+    """Return whether one record can bend an objective more than its release was charged for (`events.objective`).
+
+    The second derivative of one record's loss in its scores has rank 1 and trace 1/4 at most for a logistic loss, those
+    of diag(p) - ppᵀ for a softmax, and for a hinge of width h at most 1 and 1/(2h) for each row of weights.
+    """
+    rows = model["shape"][0]
+    match model["loss"]:
+        case "logistic":
+            rank, trace = 1, 0.25
+        case "softmax":
+            rank, trace = rows - 1, 1.0 - 1.0 / rows
+        case "huber_hinge":
+            rank, trace = rows, rows / (2.0 * model["huber_width"])
+        case other:
+            raise ValueError(f"nobody has shown how far one record bends an objective of loss {other}")
+    return event.rank < rank or event.steepness < _LESS * trace * float(model["norm_bound"]) ** 2

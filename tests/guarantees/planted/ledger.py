@@ -97,6 +97,22 @@ def a_publication_in_rho_shown_above_its_cap() -> None:
     rewrite(Budget.shown, ("(self.implied(loss) if alone is None else alone)", "self.implied(loss)"))
 
 
+@bug("tests/privacy/test_zcdp_budget.py::test_a_gaussian_publication_keeps_its_promise_whenever_it_is_stopped")
+def a_stopped_publication_in_rho_that_keeps_what_it_has_charged() -> None:
+    """A Gaussian publication that was stopped is shown to reserve the ε that its charges so far imply."""
+    from service.privacy.accounting.composition import ZcdpComponent
+
+    rewrite(ZcdpComponent.held_alone, ("self.currency is Currency.ZCDP", "False"))
+
+
+@bug("tests/api/test_unit_publications.py::test_no_unit_has_spent_more_than_is_said_of_all[gaussian]")
+def a_unit_that_has_spent_what_one_of_its_records_has() -> None:
+    """A stream with units is shown with what the worst record has spent, wherever the others of its unit are."""
+    from service.ledger import summaries
+
+    rewrite(summaries._spent, ("worst.at_least(every.at_most(worst + gaussian))", "worst"))
+
+
 @bug(_HISTORIES)
 def a_budget_in_rho_that_asks_publications_in_the_place_of_records() -> None:
     """The charges of ended publications count at their worst record, wherever that is."""

@@ -267,12 +267,23 @@ def an_invariant_that_does_not_look_at_the_streams_budget() -> None:
     )
 
 
-@bug("tests/store/test_verified_noise.py::test_noise_for_less_than_a_record_moves_is_a_finding[whitening]")
+_NOISE = "tests/store/test_verified_noise.py"
+
+
+@bug(f"{_NOISE}::test_noise_for_less_than_a_record_moves_is_a_finding[whitening]")
 def a_sensitivity_that_is_taken_as_stated() -> None:
     """A release whose noise is for sums that no record moves far costs what it says."""
     from service.ledger.verify import released
 
     rewrite(released._for_what_it_is_added_to, ('event.sensitivity < least_sensitivity(event, row["model"])', "False"))
+
+
+@bug(f"{_NOISE}::test_a_curvature_said_to_be_less_is_a_finding[objective, hinge]")
+def a_curvature_that_is_taken_as_stated() -> None:
+    """A tilted objective that no record bends far costs what its release says."""
+    from service.ledger.verify import released
+
+    rewrite(released._for_what_it_is_added_to, ('is_too_flat(event, row["model"])', "False"))
 
 
 _UNITS = "tests/worker/test_units.py"
@@ -302,7 +313,7 @@ def numbers_of_units_that_are_believed() -> None:
     rewrite(unit_counts._releases, ("if number != units_there:", "if False:"))
 
 
-@bug("tests/store/test_verified_noise.py::test_a_release_of_a_sample_costs_what_the_sample_says")
+@bug(f"{_NOISE}::test_a_release_of_a_sample_costs_what_the_sample_says")
 def a_sample_of_any_size() -> None:
     """A release that says it drew fewer slots than its publication draws is believed to cost less."""
     from service.ledger.verify import released
