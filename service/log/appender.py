@@ -17,6 +17,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from service.log.commands import Commands
 from service.log.connection import (
     CONNECTING,
+    DURABILITY,
     SECONDS_TO_ANSWER,
     LogClosed,
     LogUnavailable,
@@ -26,7 +27,7 @@ from service.log.connection import (
     errors_as_unavailable,
     following,
     idempotency_key,
-    require_synced_writes,
+    require_durability,
     state_key,
     unavailable,
 )
@@ -261,7 +262,7 @@ class Appender:
             await self._redis.script_load(_APPEND)
 
     async def _check_durability(self) -> None:
-        """Raise LogUnavailable unless the server answers a write only after it is on disk.
+        """Raise LogUnavailable unless the server answers a write only after it is on disk, and keeps it there.
 
         It is asked again now and then: an operator can change it while it runs.
 
@@ -271,12 +272,12 @@ class Appender:
             return
         with errors_as_unavailable():
             try:
-                configuration = await self._redis.config_get("append*")
+                configuration = await self._redis.config_get(*DURABILITY)
             except ResponseError as error:
                 raise LogUnavailable(
-                    "the Redis server must allow `CONFIG GET append*`, to know when data is safe"
+                    "the Redis server must allow `CONFIG GET append* maxmemory*`, to know when data is safe"
                 ) from error
-        require_synced_writes(configuration)
+        require_durability(configuration)
         self._durable_until = time.monotonic() + DURABLE_SECONDS
 
 

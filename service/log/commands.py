@@ -18,6 +18,7 @@ import hiredis
 from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import RedisError
 
 from service.log.connection import CONNECTING, SECONDS_TO_ANSWER, errors_as_unavailable, unavailable
@@ -52,9 +53,11 @@ class Commands:
         pieces = [piece for command in commands for piece in _packed(command)]
         connection = self._choose(sum(map(len, pieces)))
         try:
-            while connection is None:
+            if connection is None:
                 await asyncio.shield(self._open_another())
                 connection = self._choose(0)
+            if connection is None:
+                raise ConnectionLost("the server closes each connection at once")
             return await connection.send(pieces, len(commands), SECONDS_TO_ANSWER)
         except RedisError as error:
             raise unavailable(error) from error
@@ -83,10 +86,10 @@ class Commands:
             try:
                 async with asyncio.timeout(SECONDS_TO_ANSWER):
                     await connection.connect()
+                self._open.append(PipelinedConnection(connection, self._open.remove))
             except BaseException:
                 await connection.disconnect(nowait=True)
                 raise
-            self._open.append(PipelinedConnection(connection, self._open.remove))
 
     async def close(self) -> None:
         """Close the connections."""

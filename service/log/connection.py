@@ -10,6 +10,9 @@ SECONDS_TO_ANSWER = 5.0
 CONNECTING: dict[str, Any] = {"protocol": 2, "driver_info": None}
 """For each connection the library would look for its own version in a file, and tell the server: it takes 5 ms."""
 
+DURABILITY = ("append*", "maxmemory*")
+"""The settings of a server by which it keeps, or loses, what it has answered."""
+
 
 class LogUnavailable(Exception):
     """The log is away, or would not keep what it is given. Nothing was promised; try again later."""
@@ -67,16 +70,22 @@ def decode(fields: dict[bytes, bytes]) -> dict[str, bytes]:
     return {name.decode(): value for name, value in fields.items()}
 
 
-def require_synced_writes(configuration: dict[Any, Any]) -> None:
-    """Check that the server answers a write only after it is on disk.
+def require_durability(configuration: dict[Any, Any]) -> None:
+    """Check that the server answers a write only after it is on disk, and deletes nothing when its memory is full.
+
+    configuration: the server's settings, of the patterns `DURABILITY`.
 
     Raises:
-        LogUnavailable: it does not, so a 202 would promise too much.
+        LogUnavailable: it does not, so a 202 would promise too much; or it would forget requests, and store them twice.
     """
     settings = {_text(name): _text(value) for name, value in configuration.items()}
     if (settings.get("appendonly"), settings.get("appendfsync")) != ("yes", "always"):
         raise LogUnavailable(
             "the Redis server could lose what it has answered: set `appendonly yes` and `appendfsync always` there"
+        )
+    if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy") != "noeviction":
+        raise LogUnavailable(
+            "the Redis server could delete what it has answered: set `maxmemory-policy noeviction` there"
         )
 
 

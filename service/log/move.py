@@ -17,13 +17,14 @@ from redis.retry import Retry
 
 from service.log.connection import (
     CONNECTING,
+    DURABILITY,
     SECONDS_TO_ANSWER,
     Position,
     dead_key,
     entries_key,
     errors_as_unavailable,
     idempotency_key,
-    require_synced_writes,
+    require_durability,
     state_key,
 )
 from service.log.primaries import Primary
@@ -135,8 +136,8 @@ class MovedLog:
             LogUnavailable: the server does not answer, or could lose what it has answered.
         """
         with errors_as_unavailable():
-            configuration = cast("dict[Any, Any]", self._redis.config_get("append*"))
-        require_synced_writes(configuration)
+            configuration = cast("dict[Any, Any]", self._redis.config_get(*DURABILITY))
+        require_durability(configuration)
         return self._run(_PREPARE, self.primary.number, position.entry, position.sequence)
 
     def copy_from(self, source: "MovedLog") -> None:

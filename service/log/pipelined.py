@@ -37,6 +37,9 @@ class PipelinedConnection(asyncio.Protocol):
     """An open connection. It closes for good when an answer is late or is none; then all that wait get the error.
 
     connected: by the client library, which authenticated and chose the database. on_close: called once, with this.
+
+    Raises:
+        ConnectionLost: the server has closed it meanwhile, which the library was told, and this would never be.
     """
 
     def __init__(self, connected: Connection, on_close: Callable[[PipelinedConnection], None]) -> None:
@@ -49,6 +52,8 @@ class PipelinedConnection(asyncio.Protocol):
         self._clock: asyncio.TimerHandle | None = None
         self._error: Exception = ConnectionLost("the connection was closed")
         library: Any = connected
+        if library._reader.at_eof() or library._writer.transport.is_closing():  # noqa: SLF001
+            raise ConnectionLost("the server has closed the connection")
         self._writer = library._writer  # noqa: SLF001 - it would close the connection if it went
         library._reader = library._writer = None  # noqa: SLF001
         self._transport: asyncio.Transport = self._writer.transport

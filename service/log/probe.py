@@ -5,7 +5,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from service.log.connection import CONNECTING, SECONDS_TO_ANSWER, LogUnavailable, require_synced_writes
+from service.log.connection import CONNECTING, DURABILITY, SECONDS_TO_ANSWER, LogUnavailable, require_durability
 from service.log.primaries import ListedPrimaries, Primaries, Primary
 
 _NUMBER_KEY = "perennial:primary"
@@ -33,7 +33,9 @@ def probe(primaries: Primaries) -> None:
         try:
             _probe(primary, listed=isinstance(primaries, ListedPrimaries))
         except ResponseError:
-            raise LogUnsuitable(f"primary {primary.number} must allow `CONFIG GET append*` and `SET`") from None
+            raise LogUnsuitable(
+                f"primary {primary.number} must allow `CONFIG GET append* maxmemory*` and `SET`"
+            ) from None
         except LogUnavailable as unsafe:
             raise LogUnsuitable(f"primary {primary.number}: {unsafe}") from None
         except RedisError:
@@ -43,7 +45,7 @@ def probe(primaries: Primaries) -> None:
 def _probe(primary: Primary, *, listed: bool) -> None:
     patience = {"socket_timeout": SECONDS_TO_ANSWER, "socket_connect_timeout": SECONDS_TO_ANSWER}
     with Redis.from_url(primary.url, retry=Retry(NoBackoff(), 0), **patience, **CONNECTING) as redis:
-        require_synced_writes(redis.config_get("append*"))
+        require_durability(redis.config_get(*DURABILITY))
         if not listed:
             return
         known = redis.set(_NUMBER_KEY, primary.number, nx=True, get=True)

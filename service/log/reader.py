@@ -1,7 +1,6 @@
 """The reading end of the log: the sealer's."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -33,6 +32,7 @@ return first and 1 or 0
 """
 
 LONGEST_WAIT_SECONDS = 5.0
+_KEPT_ALREADY = "equal or smaller"  # what the server says of an id that is there: ids only grow
 
 
 class LogLost(Exception):
@@ -162,9 +162,11 @@ class Reader:
         """Keeps what can't be numbered beside the log, until an operator drops it. Repeating it changes nothing."""
         with errors_as_unavailable():
             for entry in entries:
-                # None is added where it is kept already: ids only grow.
-                with suppress(ResponseError):
+                try:
                     self._redis.xadd(dead_key(log), cast("Any", entry.fields), id=entry.id)
+                except ResponseError as error:
+                    if _KEPT_ALREADY not in str(error):
+                        raise
 
     def go_on(self, positions: Mapping[str, Position]) -> None:
         """Takes back `halt`, where the record knows nothing of it (any more), and trims what is numbered.

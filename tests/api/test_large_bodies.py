@@ -3,7 +3,9 @@
 import asyncio
 import gzip
 import sys
+import threading
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from typing import Any
 
 import httpx
@@ -150,6 +152,77 @@ def test_a_request_that_is_cancelled_leaves_its_answer_to_nobody_else():
             reader.close()
 
     assert [batch.records for batch in asyncio.run(read())] == [1] * 5
+
+
+@pytest.mark.parametrize("message", ["answer", "batch"])
+def test_an_answer_that_finds_no_memory_is_nobody_elses(monkeypatch, message):
+    received, left = Connection.recv_bytes, ["answer", "batch"]
+
+    def without_memory(self: Connection) -> bytes:
+        if left and left.pop(0) == message:
+            left.clear()
+            raise MemoryError
+        return received(self)
+
+    async def read() -> Batch:
+        reader = LargeBodies()
+        try:
+            await reader.read(task_of(), as_columns())  # the process runs
+            monkeypatch.setattr(Connection, "recv_bytes", without_memory)
+            with pytest.raises(MemoryError):
+                await reader.read(task_of(), as_columns())
+            return await asyncio.wait_for(reader.read(task_of(), b'{"x": [[0, 1]], "y": [1]}'), HANG_SECONDS)
+        finally:
+            reader.close()
+
+    assert asyncio.run(read()).records == 1
+
+
+def test_an_error_of_one_body_never_closes_what_another_is_sent_through(monkeypatch):
+    """As a thread of a cancelled request goes on: on a closed connection's number, a body would reach a client."""
+    begun, failed, sending, again = (threading.Event() for _ in range(4))
+    closed = list[bool]()
+    going_on, dying, send_bytes = b'{"x": [[0, 1]], "y": [1]} ', b"dying", Connection.send_bytes
+
+    def ask(self: LargeBodies, task: Task, sent: bytes) -> Batch:
+        first = not failed.is_set()
+        if sent == going_on:
+            begun.set()
+            failed.wait(HANG_SECONDS)
+        elif not first:
+            again.set()
+        try:
+            return ASK(self, task, sent)
+        finally:
+            if sent == dying and first:
+                failed.set()
+                sending.wait(HANG_SECONDS)
+
+    def send(self: Connection, content: bytes) -> None:
+        if content == dying:
+            raise EOFError
+        if content == going_on:
+            sending.set()
+            again.wait(HANG_SECONDS)
+            closed.append(self.closed)
+        send_bytes(self, content)
+
+    async def read() -> None:
+        reader = LargeBodies()
+        try:
+            await reader.read(task_of(), going_on.strip())  # the process runs
+            monkeypatch.setattr(LargeBodies, "_ask", ask)
+            monkeypatch.setattr(Connection, "send_bytes", send)
+            cancelled = asyncio.create_task(reader.read(task_of(), going_on))
+            await asyncio.to_thread(begun.wait, HANG_SECONDS)
+            cancelled.cancel()
+            with pytest.raises(ReaderDied):
+                await reader.read(task_of(), dying)
+        finally:
+            await asyncio.to_thread(reader.close)
+
+    asyncio.run(read())
+    assert closed == [False]
 
 
 def test_pseudonyms_of_units_are_those_of_small_batches():

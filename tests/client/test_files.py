@@ -50,6 +50,24 @@ def test_texts_are_those_that_python_reads(tmp_path, seed):
     assert [list(row.values()) for row in rows(LocalFile(path))][1:] == texts
 
 
+@pytest.mark.parametrize("line", ["null", "[1]", "0", "x"])
+def test_a_line_that_is_no_object_is_refused_and_not_passed_over(tmp_path, line):
+    file = written(tmp_path / "days.ndjson", f'{{"a": 1}}\n\n{line}\n{{"a": 2}}')
+    with pytest.raises(InvalidData, match="line 3 is no JSON object"):
+        list(files.read(file))
+
+
+def test_records_after_the_end_of_a_stream_are_not_passed_over(tmp_path):
+    """As where somebody has put the files of several days one after the other."""
+    table, sink = pa.table({"a": [1.0, 2.0]}), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    day = sink.getvalue().to_pybytes()
+    assert rows(written(tmp_path / "day.arrows", day)) == [{"a": 1.0}, {"a": 2.0}]
+    with pytest.raises(InvalidData, match="bytes follow the end of its stream"):
+        rows(written(tmp_path / "days.arrows", day + day))
+
+
 @pytest.mark.parametrize(
     "line", ['{"a": 1, "a": 2}', '{"x": {"a": 1, "a": 1}, "y": 0}', '{"x": [1], "y": 0, "\\u0079": 1}']
 )

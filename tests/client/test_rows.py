@@ -1,10 +1,13 @@
 """Rows of an iterable: the first says which columns there are, and names say which values are of which."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
+from perennial.batches import cut
 from perennial.data import blocks
 from perennial.errors import InvalidData, InvalidRow
 from tests.client.test_data import COLUMNS, ROWS, X, Y
@@ -82,3 +85,30 @@ def test_rows_with_names_are_read_by_these(data, label, features):
 def test_a_row_without_a_wanted_feature_is_named():
     with pytest.raises(InvalidRow, match="row 1, counted from 0, lacks a column"):
         list(blocks(iter([{"x": {"a": 1}}, {"x": {"b": 1}}]), features=["a"]))
+
+
+def _filled_again(shape: tuple[int, ...], times: int) -> Iterator[np.ndarray]:
+    """Yield one array again and again, each time with the next numbers, as readers do that spare memory."""
+    array = np.empty(shape)
+    for first in range(0, times * array.size, array.size):
+        array.flat = np.arange(first, first + array.size)
+        yield array
+
+
+@pytest.mark.parametrize(
+    ("items", "records"),
+    [
+        (lambda: _filled_again((5, 1), 4), 20),
+        (lambda: ((x, x[:, 0]) for x in _filled_again((5, 1), 4)), 20),
+        (lambda: ({"x": x} for x in _filled_again((5, 1), 4)), 20),
+        (lambda: _filled_again((1,), 6), 6),
+        (lambda: ((x, 0) for x in _filled_again((1,), 6)), 6),
+        (lambda: ({"x": x, "y": 0} for x in _filled_again((1,), 6)), 6),
+    ],
+    ids=["arrays", "pairs of arrays", "columns", "rows", "pairs of rows", "records"],
+)
+@pytest.mark.parametrize("ids", [False, True], ids=["without units", "with units"])
+def test_an_array_that_is_filled_again_is_sent_as_it_was_each_time(items, records, ids):
+    """Else the records at the end of an array would be lost, and later ones sent twice."""
+    batches = list(cut(blocks(items(), unit=np.arange(records) if ids else None), 3))
+    assert np.concatenate([batch.block.x[:, 0] for batch in batches]).tolist() == list(range(records))

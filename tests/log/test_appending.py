@@ -39,6 +39,8 @@ def redis(url: str) -> Iterator[Redis]:
         yield client
         client.config_set("appendonly", "yes")
         client.config_set("appendfsync", "always")
+        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory-policy", "noeviction")
 
 
 @pytest.fixture
@@ -101,6 +103,20 @@ def test_a_server_that_syncs_late_is_given_nothing(url: str, log: str, redis: Re
         with pytest.raises(LogUnavailable, match="could lose what it has answered"):
             doing(url, work)
     assert redis.xlen(f"perennial:{{{log}}}:entries") == 0
+
+
+@pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl", "allkeys-lru"])
+def test_a_server_that_deletes_keys_when_its_memory_is_full_is_given_nothing(url: str, log: str, redis: Redis, policy):
+    """It would forget remembered answers, so a request that is sent again would be stored twice."""
+    redis.config_set("maxmemory-policy", policy)
+    doing(url, appending(log))  # its memory has no limit
+    redis.config_set("maxmemory", 2**30)
+    for work in (appending(log), lambda appender: appender.create(log), lambda appender: appender.ready()):
+        with pytest.raises(LogUnavailable, match="could delete what it has answered"):
+            doing(url, work)
+    redis.config_set("maxmemory-policy", "noeviction")
+    doing(url, appending(log))
+    assert redis.xlen(f"perennial:{{{log}}}:entries") == 2
 
 
 def test_a_setting_that_is_changed_is_noticed_again(url: str, log: str, redis: Redis, monkeypatch):

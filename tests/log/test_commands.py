@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from redis.asyncio import UnixDomainSocketConnection
 from redis.exceptions import ResponseError
 
 from service.log import LogUnavailable, commands
@@ -124,6 +125,47 @@ def test_one_who_waits_no_more_takes_no_answer_of_others(servers):
         for each in gone:
             each.cancel()
         assert await stays == [b"stays"]
+        await sender.close()
+
+    asyncio.run(ask())
+
+
+def _lost_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library has connected, and is told of the end before anybody else listens."""
+    connect = UnixDomainSocketConnection.connect
+
+    async def connect_and_lose(self: UnixDomainSocketConnection) -> None:
+        await connect(self)
+        self._writer.transport.abort()
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(UnixDomainSocketConnection, "connect", connect_and_lose)
+
+
+def _lost_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = Commands._connect
+
+    async def connect_and_lose(self: Commands) -> None:
+        await connect(self)
+        self._open[-1].close()
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Commands, "_connect", connect_and_lose)
+
+
+@pytest.mark.parametrize("lose", [_lost_before_it_is_used, _lost_before_anything_is_sent])
+def test_a_connection_that_is_lost_at_once_keeps_nobody_waiting(servers, monkeypatch, lose):
+    """As those of a proxy whose server is away: whoever waits for it waits for ever, or connects again and again."""
+
+    async def ask() -> None:
+        sender = Commands(servers.redis_url)
+        with monkeypatch.context() as lost:
+            lose(lost)
+            lost.setattr(commands, "SECONDS_TO_ANSWER", 0.2)
+            for _ in range(2):
+                with pytest.raises(LogUnavailable):
+                    await asyncio.wait_for(sender.send([("ECHO", "lost")]), HANG_SECONDS)
+        assert await sender.send([("ECHO", "again")]) == [b"again"]
         await sender.close()
 
     asyncio.run(ask())

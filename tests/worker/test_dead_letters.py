@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.ledger.verify import verify
-from service.log import Reader
+from service.log import LogUnavailable, Reader
 from service.store import numbering
 from service.streams.codec import pack
 from tests.api.test_records import refused
@@ -114,3 +114,19 @@ def test_a_crash_sets_each_aside_once(bench: Bench, monkeypatch, step, after):
     wait_until(lambda: (successor.step(wait_milliseconds=10), bench.redis().xlen(bench.key("entries")) == 0)[1])
     assert (bench.values(), dead(bench)) == ([2], [(bad, True)])
     assert [each.decode() for each, _ in bench.redis().xrange(bench.key("dead"))] == [bad]
+
+
+def test_nothing_is_numbered_past_a_letter_that_the_log_refuses_to_keep(bench: Bench):
+    """Else trimming would delete the only copy of it."""
+    bad = bench.append(1)
+    bench.append(2)
+    damage(bench, bad, b"")
+    redis, sealer = bench.redis(), bench.sealer()
+    redis.set(bench.key("dead"), "of another type")
+    with pytest.raises(LogUnavailable):
+        sealer.step(wait_milliseconds=10)
+    assert (bench.now().records, redis.xlen(bench.key("entries"))) == (0, 2)
+    redis.delete(bench.key("dead"))
+    sealer.step(wait_milliseconds=10)
+    assert (bench.values(), dead(bench)) == ([2], [(bad, True)])
+    assert [each.decode() for each, _ in redis.xrange(bench.key("dead"))] == [bad]

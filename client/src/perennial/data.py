@@ -6,6 +6,7 @@ No error repeats a value: it names the column, and the row by its number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypeAlias
@@ -52,6 +53,11 @@ class Block:
 
     def __getitem__(self, rows: slice) -> Block:
         x, y, unit = (None if column is None else column[rows] for column in (self.x, self.y, self.unit))
+        return Block(x=x, y=y, unit=unit)
+
+    def copied(self) -> Block:
+        """Return the same records in memory of their own."""
+        x, y, unit = (None if column is None else column.copy() for column in (self.x, self.y, self.unit))
         return Block(x=x, y=y, unit=unit)
 
     @property
@@ -311,6 +317,10 @@ def _of_items(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
 
 
 def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
+    """Yield blocks, and rows gathered to blocks.
+
+    They are copies: whoever makes the items may fill one array again and again. Nobody does so with tables and frames.
+    """
     rows: list[Row] = []
     for item in items:
         try:
@@ -319,12 +329,13 @@ def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
         except InvalidRow as wrong:
             raise wrong.after(len(rows)) from None
         if row is not None:
-            rows.append(row)
+            x, y, unit = row
+            rows.append((copy(x), copy(y), unit))
         if rows and (whole is not None or len(rows) >= ROWS_GATHERED):
             yield _gathered(rows, choice.names)
             rows = []
         if whole is not None:
-            yield whole
+            yield whole if hasattr(item, "__arrow_c_stream__") else whole.copied()
     if rows:
         yield _gathered(rows, choice.names)
 

@@ -50,16 +50,17 @@ def _ending(file: LocalFile | StoredObject) -> str:
 def _ndjson(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
     with file.opened() as opened:
         for number, line in enumerate(iter(opened.readline, b""), start=1):
+            if not bytes(line).strip():
+                continue
             try:
-                row = json.loads(bytes(line), object_pairs_hook=_members) if bytes(line).strip() else None
+                row = json.loads(bytes(line), object_pairs_hook=_members)
             except _NameTwice:
                 raise InvalidData(f"{file.name}: line {number} has a name twice in one object.") from None
             except (ValueError, RecursionError):
-                row = line
-            if row is not None and not isinstance(row, dict):
+                row = None
+            if not isinstance(row, dict):
                 raise InvalidData(f"{file.name}: line {number} is no JSON object.")
-            if row is not None:
-                yield row
+            yield row
 
 
 class _NameTwice(Exception):
@@ -135,6 +136,9 @@ def _arrow(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
             except pa.ArrowInvalid:
                 source.seek(0)
                 yield from map(_sound, pa.ipc.open_stream(source))
+                if source.read(1):
+                    reason = "bytes follow the end of its stream: put each stream into a file of its own"
+                    raise InvalidData(f"{file.name}: {reason}.") from None
                 return
             for number in range(batches.num_record_batches):
                 yield _sound(batches.get_batch(number))

@@ -97,6 +97,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self._wait_for_request()
         self._unread, self._unread_since = 0, self._since
+        self._refusal: tuple[str, str] | None = None  # that waits until what came before it is answered
         if len(self.connections) > self.most:
             self._refuse("too-many-connections", "full")
 
@@ -195,9 +196,23 @@ class Connection(HttpToolsProtocol):
                 self.transport.abort()
             self._unread, self._unread_since = unread, now
 
+    def on_response_complete(self) -> None:
+        """An answer was sent: now it is the next request's turn, or the refusal's that waited."""
+        super().on_response_complete()
+        if self._refusal is not None and self.cycle.response_complete:
+            self._refuse(*self._refusal)
+
     def _refuse(self, slug: str, reason: str) -> None:
-        """Says why, if nothing else is being said, and closes."""
+        """Says why, if nothing else is being said, and closes.
+
+        Requests that came before whole are answered first: who reads a refusal in the place of their answer would send
+        records again that are stored.
+        """
         if self.transport.is_closing():
+            return
+        if self._is_answering():
+            self._refusal = self._refusal or (slug, reason)
+            self.flow.pause_reading()
             return
         metrics.LET_GO.labels(reason).inc()
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
@@ -205,6 +220,12 @@ class Connection(HttpToolsProtocol):
             head = as_lines(alone(next_request()))
             self.transport.write(status + head + answer)
         self.transport.close()
+
+    def _is_answering(self) -> bool:
+        """Return whether a whole request waits for its answer, of which nothing was sent."""
+        return bool(self.pipeline) or not (
+            self.cycle is None or self.cycle.response_complete or self.cycle.more_body or self.cycle.response_started
+        )
 
 
 def close_overdue(connections: Iterable[object], now: float) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any
@@ -65,33 +66,28 @@ class LargeBodies:
         """
         async with self._turn:
             for _ in range(ATTEMPTS):
-                try:
+                with suppress(EOFError, OSError):
                     return await run_in_threadpool(self._ask, task, sent)
-                except (EOFError, OSError):
-                    _log.warning("reader_of_large_bodies_died", status=await run_in_threadpool(self.close))
         raise ReaderDied
 
-    def close(self) -> int | None:
-        """End the process; return its exit status if there was one."""
-        if self._process is None or self._connection is None:
-            return None
-        self._process.kill()
-        status = self._process.wait()
-        self._connection.close()
-        self._process = self._connection = None
-        return status
+    def close(self) -> None:
+        """End the process."""
+        if (process := self._process) is not None:
+            process.kill()  # so a thread that waits for its answer waits no longer
+        with self._asking:
+            self._end()
 
     def _ask(self, task: Task, sent: bytes) -> Batch:
         with self._asking:
-            if self._connection is None:
-                self._start()
-            connection = self._connection
-            assert connection is not None  # noqa: S101 - it was started
-            connection.send_bytes(json.dumps(vars(task)).encode())
-            connection.send_bytes(sent)
-            answer: dict[str, Any] = json.loads(connection.recv_bytes())
-            if "done" in answer:
-                return Batch(content=connection.recv_bytes(), **answer["done"])
+            try:
+                answer, content = self._answered(task, sent)
+            except BaseException as error:  # an answer may still come: it must not be taken for the next body's
+                status = self._end()
+                if isinstance(error, EOFError | OSError):
+                    _log.warning("reader_of_large_bodies_died", status=status)
+                raise
+        if "done" in answer:
+            return Batch(content=content, **answer["done"])
         if "refused" in answer:
             raise InvalidRecords(*((row, reason) for row, reason in answer["refused"]))
         if "too_long" in answer:
@@ -100,6 +96,17 @@ class LargeBodies:
             raise TooManyRecords(answer["too_many"])
         _log.error("large_body_unread", error=answer["failed"], at=answer["at"])
         raise ReaderFailed
+
+    def _answered(self, task: Task, sent: bytes) -> tuple[dict[str, Any], bytes]:
+        """Return the process's answer, and the batch that comes after it."""
+        if self._connection is None:
+            self._start()
+        connection = self._connection
+        assert connection is not None  # noqa: S101 - it was started
+        connection.send_bytes(json.dumps(vars(task)).encode())
+        connection.send_bytes(sent)
+        answer: dict[str, Any] = json.loads(connection.recv_bytes())
+        return answer, connection.recv_bytes() if "done" in answer else b""
 
     def _start(self) -> None:
         ours, theirs = Pipe()
@@ -113,6 +120,16 @@ class LargeBodies:
                 env={name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")},
             )
         self._connection = ours
+
+    def _end(self) -> int | None:
+        """End the process; return its exit status if there was one. For the thread that holds the lock."""
+        if self._process is None or self._connection is None:
+            return None
+        self._process.kill()
+        status = self._process.wait()
+        self._connection.close()
+        self._process = self._connection = None
+        return status
 
 
 def command(descriptor: int) -> list[str]:

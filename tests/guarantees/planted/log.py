@@ -76,7 +76,7 @@ def batches_that_are_synced_later() -> None:
     """A 202 is answered before the batch is on disk."""
     from service.log import appender
 
-    wrap(appender, "require_synced_writes", lambda *_: None)
+    wrap(appender, "require_durability", lambda *_: None)
 
 
 @bug(f"{_APPENDING}::test_a_server_that_syncs_late_is_given_nothing[appendonly-no]")
@@ -85,9 +85,17 @@ def batches_that_are_never_on_disk() -> None:
     from service.log import connection
 
     rewrite(
-        connection.require_synced_writes,
+        connection.require_durability,
         ('(settings.get("appendonly"), settings.get("appendfsync")) != ("yes", "always")', "False"),
     )
+
+
+@bug(f"{_APPENDING}::test_a_server_that_deletes_keys_when_its_memory_is_full_is_given_nothing[volatile-lru]")
+def answers_that_a_full_server_forgets() -> None:
+    """A request that is sent again is stored twice."""
+    from service.log import connection
+
+    rewrite(connection.require_durability, ('settings.get("maxmemory-policy") != "noeviction"', "False"))
 
 
 @bug(f"{_APPENDING}::test_a_setting_that_is_changed_is_noticed_again")
