@@ -73,7 +73,8 @@ def closed_with(received: bytes, status: int, kind: str) -> None:
     assert head.startswith(b"HTTP/1.1 %d " % status), received
     assert b"connection: close" in head
     assert b"application/problem+json" in head
-    assert {b"date", b"x-request-id", b"x-content-type-options"} <= {line.partition(b":")[0] for line in head.split(b"\r\n")}
+    names = {line.partition(b":")[0] for line in head.split(b"\r\n")}
+    assert {b"date", b"x-request-id", b"x-content-type-options"} <= names
     assert json.loads(body)["type"] == PROBLEM + kind
 
 
