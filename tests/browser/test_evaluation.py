@@ -64,7 +64,7 @@ def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: 
     )
     expect(page.locator("#quality-facts")).to_contain_text(f"Newest block{whole(figures['accuracy'])} %")
     expect(page.locator("#quality-facts")).to_contain_text("Recall of rain")
-    page.get_by_text("Which classes it takes for which").click()
+    page.get_by_text("Which classes it takes for which").press("Enter")
     counts = page.locator("#quality-table tbody").get_by_role("row")
     expect(counts).to_have_count(2)
     expect(page.locator("#quality-table thead")).to_contain_text("predicted rain")
