@@ -13,7 +13,7 @@ from service.api.auth.credentials import PAGE_HEADER
 from tests import chance
 from tests.api.test_labels import change_requests, give, post, publish, unlabelled
 from tests.browser.browsers import new_tab
-from tests.browser.looking import enter, show, sign_in, until, watched
+from tests.browser.looking import activate, enter, show, sign_in, until, watched
 from tests.conftest import Service, ok, unique, wait_until
 
 Open = Callable[[str], Page]
@@ -325,7 +325,7 @@ class TestWhoMay:
         sign_in(page, service.key("read", "label", streams=[stream]))
         at = f"/v1/publications/{publication}"
         waiting = wait_until(lambda: ok(service.client().get(at))["labels"]["waiting"])
-        page.get_by_role("link", name=f"{waiting} to label").press("Enter")
+        activate(page.get_by_role("link", name=f"{waiting} to label"))
         shown(page)
         ok(service.client().delete(f"/v1/publications/{publication}"))
         page.reload()

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from service.ledger import spending
 from service.store.database import Database
-from tests.browser.looking import until
+from tests.browser.looking import activate, until
 from tests.conftest import Service, unique
 
 RELEASES, RANGES, LONG = 10_000, 100_000, 10
@@ -127,7 +127,7 @@ def test_ten_thousand_releases(reader: Page, large):
     link = reader.get_by_role("link", name=f"version {RELEASES - 20 * TIMES:,}")
 
     def open_and_close() -> None:
-        link.press("Enter")
+        activate(link)
         expect(reader.get_by_role("dialog")).to_be_visible()
         reader.keyboard.press("Escape")
         expect(reader).to_have_url(re.compile(f"{large[1]}$"))
