@@ -193,11 +193,11 @@ def test_a_budget_without_delta_can_not_be_held_in_rho(service: Service):
 def test_metrics_tell_rho_of_streams_that_are_held_in_it_alone(service: Service, stream):
     basic = service.stream()
 
-    def told() -> str | None:  # it is looked at once a second
+    def look() -> str | None:  # it is looked at once a second
         text = service.client().get("/metrics").text
         return text if f'perennial_budget_epsilon{{stream="{basic}"}}' in text else None
 
-    text = wait_until(told)
+    text = wait_until(look)
     assert f'perennial_budget_rho{{stream="{stream}"}}' in text
     assert f'perennial_budget_rho{{stream="{basic}"}}' not in text
 
