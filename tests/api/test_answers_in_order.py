@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.api.test_limits import AUTHORIZED, wire
+from tests.api.wires import AUTHORIZED, wire
 from tests.conftest import Service
 
 BODY = b'{"x": [[0, 1]], "y": [1]}'

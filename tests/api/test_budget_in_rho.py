@@ -5,7 +5,7 @@ from math import tanh
 import pytest
 
 from tests.api.test_records import refused
-from tests.conftest import Service, ok, publication
+from tests.conftest import Service, ok, publication, wait_until
 
 BLOCK = {"kind": "sliding_window", "block": 5, "blocks": 1}
 IN_RHO = {"epsilon": 2, "delta": 5e-6, "accounting": "zcdp"}
@@ -192,7 +192,12 @@ def test_a_budget_without_delta_can_not_be_held_in_rho(service: Service):
 
 def test_metrics_tell_rho_of_streams_that_are_held_in_it_alone(service: Service, stream):
     basic = service.stream()
-    text = service.client().get("/metrics").text
+
+    def look() -> str | None:  # it is looked at once a second
+        text = service.client().get("/metrics").text
+        return text if f'perennial_budget_epsilon{{stream="{basic}"}}' in text else None
+
+    text = wait_until(look)
     assert f'perennial_budget_rho{{stream="{stream}"}}' in text
     assert f'perennial_budget_rho{{stream="{basic}"}}' not in text
 

@@ -12,8 +12,8 @@ from fastapi import Request
 from service.api.http.bodies import read_body
 from service.api.http.flight import InFlight
 from service.api.http.problems import Problem
-from tests.api.test_limits import wire
 from tests.api.test_records import VALID, refused
+from tests.api.wires import wire
 from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, wait_until
 
 MEBIBYTE = 2**20

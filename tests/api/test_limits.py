@@ -3,8 +3,8 @@
 import json
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 
 import httpx
@@ -15,85 +15,24 @@ from service.api.auth.allowance import MOST_KEPT, Allowance
 from service.api.http import connections
 from tests.api.test_access import DOCUMENT
 from tests.api.test_records import VALID, refused
+from tests.api.wires import AUTHORIZED, Wire, closed_with, wire
 from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, wait_until
-
-PROBLEM = "urn:perennial:problem:"
-
-
-class Wire:
-    """A client that sends what it likes."""
-
-    def __init__(self, url: str) -> None:
-        host, port = httpx.URL(url).host, httpx.URL(url).port
-        self.socket = socket.create_connection((host, port), timeout=200)
-
-    def close(self) -> None:
-        self.socket.close()
-
-    def send(self, *lines: str, body: bytes = b"") -> None:
-        self.socket.sendall("\r\n".join([*lines, "", ""]).encode() + body)
-
-    def post(self, stream: str, *headers: str, body: bytes = b"") -> None:
-        self.send(f"POST /v1/streams/{stream}/records HTTP/1.1", "Host: h", AUTHORIZED, *headers, body=body)
-
-    def all(self) -> bytes:
-        """Everything until the other side closes."""
-        received = b""
-        try:
-            while piece := self.socket.recv(65536):
-                received += piece
-        except ConnectionResetError:
-            pass
-        return received
-
-    def answer(self) -> tuple[int, dict[str, str], bytes]:
-        """The next answer; it has a Content-Length."""
-        received = b""
-        while b"\r\n\r\n" not in received:
-            received += self.socket.recv(1)
-        head, *lines = received.decode().split("\r\n")[:-2]
-        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-        body = b""
-        while len(body) < int(headers["content-length"]):
-            body += self.socket.recv(65536)
-        return int(head.split()[1]), headers, body
-
-
-AUTHORIZED = f"Authorization: Bearer {ADMIN_KEY}"
-
-
-@contextmanager
-def wire(service: Service) -> Iterator[Wire]:
-    with closing(Wire(service.url)) as made:
-        yield made
-
-
-def closed_with(received: bytes, status: int, kind: str) -> None:
-    head, _, body = received.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 %d " % status), received
-    assert b"connection: close" in head
-    assert b"application/problem+json" in head
-    names = {line.partition(b":")[0] for line in head.split(b"\r\n")}
-    assert {b"date", b"x-request-id", b"x-content-type-options"} <= names
-    assert json.loads(body)["type"] == PROBLEM + kind
 
 
 class TestSlowClients:
-    pytestmark = pytest.mark.usefixtures("hurried")
-
-    @pytest.fixture
-    def stream(self, service: Service) -> str:
-        return service.stream()
-
     @pytest.fixture
     def name(self, service: Service, stream: str) -> str:
         return service.publish(stream, ONE_BY_ONE)
 
     @pytest.fixture
-    def hurried(self, stream: str, name: str, monkeypatch) -> None:
-        """Let go who does not send at once: also a client that makes a stream or a publication, on a busy machine."""
-        monkeypatch.setattr(connections, "SECONDS_TO_SEND", 0.3)
-        monkeypatch.setattr(connections, "SECONDS_STALLED", 0.3)
+    def hurry(self, monkeypatch) -> Callable[[], None]:
+        """Let go who does not send at once, from when it is called: not who connects slowly, on a busy machine."""
+
+        def hurried() -> None:
+            monkeypatch.setattr(connections, "SECONDS_TO_SEND", 0.3)
+            monkeypatch.setattr(connections, "SECONDS_STALLED", 0.3)
+
+        return hurried
 
     @pytest.mark.parametrize(
         "sent",
@@ -106,57 +45,60 @@ class TestSlowClients:
             ),
         ],
     )
-    def test_who_sends_nothing_more_is_let_go(self, service: Service, sent):
+    def test_who_sends_nothing_more_is_let_go(self, service: Service, hurry, sent):
         with wire(service) as client:
             client.socket.sendall(sent)
+            hurry()
             closed_with(client.all(), 408, "request-timed-out")
 
-    def test_who_trickles_is_let_go(self, service: Service, stream: str):
+    def test_who_trickles_is_let_go(self, service: Service, stream: str, hurry):
         with wire(service) as client:
             client.post(stream, "Content-Length: 1000000")
-            with pytest.raises(OSError):  # noqa: PT011 - reset or broken, whatever comes first
-                for _ in range(500):
-                    client.socket.sendall(b" ")
-                    time.sleep(0.01)
+            hurry()
+            client.send_until_let_go(b" ")
 
-    def test_a_long_body_has_as_long_as_the_least_rate_needs(self, service: Service, stream: str, monkeypatch):
+    def test_a_long_body_has_as_long_as_the_least_rate_needs(self, service: Service, stream: str, hurry, monkeypatch):
         monkeypatch.setattr(connections, "LEAST_BYTES_A_SECOND", 5)
-        body = json.dumps(VALID).encode()
-        body += b" " * (1500 - len(body))
+        body = json.dumps(VALID).encode().ljust(1500)
         with wire(service) as client:
-            client.post(stream, f"Content-Length: {len(body)}")
-            for start in range(0, len(body), 500):
+            client.be_answered()
+            hurry()
+            client.post(stream, f"Content-Length: {len(body)}", body=body[:500])
+            for start in (500, 1000):
+                time.sleep(0.7)  # once a second it is looked who is late
                 client.socket.sendall(body[start : start + 500])
-                time.sleep(0.4)
             assert client.answer()[0] == 202
 
-    def test_who_is_refused_can_not_go_on_sending(self, service: Service):
+    def test_who_is_refused_can_not_go_on_sending(self, service: Service, hurry):
         with wire(service) as client:
             client.send("POST /v1/streams HTTP/1.1", "Host: h", "Transfer-Encoding: chunked")
             assert client.answer()[0] == 401
-            with pytest.raises(OSError):  # noqa: PT011
-                for _ in range(500):
-                    client.socket.sendall(b"400\r\n" + b" " * 1024 + b"\r\n")
-                    time.sleep(0.01)
+            hurry()
+            client.send_until_let_go(b"400\r\n" + b" " * 1024 + b"\r\n")
 
-    def test_who_reads_nothing_is_let_go(self, service: Service):
+    def test_who_reads_nothing_is_let_go(self, service: Service, hurry):
         before = metrics.LET_GO.labels("slow to read")._value.get()
         with wire(service) as client:
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            for _ in range(150):
-                client.send("GET /openapi.json HTTP/1.1", "Host: h")
+            client.be_answered()
+            hurry()
+            client.socket.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: h\r\n\r\n" * 150)
             wait_until(lambda: metrics.LET_GO.labels("slow to read")._value.get() > before)
 
-    def test_our_own_time_does_not_count(self, service: Service, name: str):
-        answer = service.client().get(f"/v1/publications/{name}/releases/latest", headers={"Prefer": "wait=2"})
-        assert (answer.status_code, answer.headers["preference-applied"]) == (404, "wait=2")
+    def test_our_own_time_does_not_count(self, service: Service, name: str, hurry):
+        with wire(service) as client:
+            client.be_answered()
+            hurry()
+            path = f"/v1/publications/{name}/releases/latest"
+            client.send(f"GET {path} HTTP/1.1", "Host: h", AUTHORIZED, "Prefer: wait=2")
+            status, headers, _ = client.answer()
+        assert (status, headers["preference-applied"]) == (404, "wait=2")
 
     def test_what_comes_after_an_answer_and_is_no_request_keeps_no_connection_open(self, servers, tmp_path):
         server = serving(make_world(servers, tmp_path).settings)
         server._server.config.timeout_keep_alive = 1
         with server as url, closing(Wire(url)) as client:
-            client.send("GET /livez HTTP/1.1", "Host: h")
-            assert client.answer()[0] == 200
+            client.be_answered()
             client.socket.sendall(b"\r\n")
             assert client.all() == b""
 

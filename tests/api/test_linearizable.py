@@ -124,8 +124,9 @@ class Waiter:
         """Return the answer to it."""
         headers = {"Prefer": "wait=60", "If-None-Match": f'"{self._version}.json.1"'}
         while True:
+            last = self._done.is_set()  # then the version is there
             answer = self._client.get(f"/v1/publications/{self._name}/releases/latest", headers=headers)
-            if answer.status_code != 304 or self._done.is_set():  # 304: its time was up
+            if answer.status_code != 304 or last:  # 304: its time was up
                 return answer
 
     def revoke(self) -> None:

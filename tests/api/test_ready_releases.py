@@ -99,11 +99,10 @@ def test_a_key_of_another_stream_or_scope_gets_nothing_from_memory(service: Serv
         refused(ingester.get(f"{url}/{of}"), 403, "forbidden")
 
 
-def test_a_revoked_key_reads_nothing_after_the_stated_time(service: Service, url, ready, monkeypatch):
-    monkeypatch.setattr(known_keys, "KEY_CACHE_SECONDS", 0.3)
+def test_a_revoked_key_reads_nothing_after_the_stated_time(service: Service, url, ready):
     made = ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read"]}), 201)
     client = service.client(made["key"])
-    from_memory(ready, lambda: client.get(f"{url}/1"))
+    from_memory(ready, lambda: [client.get(f"{url}/1") for _ in range(2)][1])  # the first makes the key known
     assert service.client().delete(f"/v1/keys/{made['id']}").status_code == 204
     over = time.monotonic() + known_keys.KEY_CACHE_SECONDS
     wait_until(lambda: time.monotonic() > over)

@@ -42,18 +42,24 @@ class Asker:
         answer = self._service.client().delete("/v1/session", headers=self.headers | {"Authorization": ""})
         assert answer.status_code == 204
 
-    def waits(self, publication: str, path: str, meanwhile: Callable[[], object], *, seconds: int = 60) -> None:
-        """Wait, lose the key meanwhile, and check that the answer is that to a new request."""
+    def waits(self, publication: str, path: str, meanwhile: Callable[[], object], *, seconds: int = 60) -> bool:
+        """Wait, lose the key meanwhile, and check that the answer is that to a new request.
+
+        Return whether that could be seen: False if the time to wait was over before the key was lost.
+        """
         waiting = self._server.app.state.services.notifier._waiting
         url = f"{self._server.url}/v1/publications/{publication}/{path}"
         prefer = {"Prefer": f"wait={seconds}"}
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(httpx.get, url, headers=self.headers | prefer, timeout=HANG_SECONDS)
-            wait_until(lambda: publication in waiting)
+            wait_until(lambda: publication in waiting or waits.done())
             meanwhile()
+            if waits.done() and waits.result().status_code != 401:
+                return False
             answer, new = waits.result(HANG_SECONDS), httpx.get(url, headers=self.headers | prefer)
         refused(answer, 401, "unauthenticated")
         assert (answer.status_code, answer.content, answer.headers.keys()) == (401, new.content, new.headers.keys())
+        return True
 
     def sends(self, path: str, body: bytes, *, declared: bool = False) -> httpx.Response:
         """Return the answer to a body of which the rest comes after its key was revoked."""
@@ -110,13 +116,13 @@ def test_no_record_is_leased_to_it(service: Service, asker, labelled):
         labeller.revoke()
         post(service, stream, np.ones((1, 2)))
 
-    labeller.waits(publication, "label-requests", meanwhile)
+    assert labeller.waits(publication, "label-requests", meanwhile)
     assert next_request(service, publication)["record"] == 0
 
 
 def test_it_does_not_wait_on_for_a_record(asker, labelled):
     labeller = asker("label")
-    labeller.waits(labelled[1], "label-requests", labeller.revoke)
+    assert labeller.waits(labelled[1], "label-requests", labeller.revoke)
 
 
 def test_no_later_version_is_sent_to_it(service: Service, asker, released):
@@ -127,20 +133,32 @@ def test_no_later_version_is_sent_to_it(service: Service, asker, released):
         reader.revoke()
         service.post(stream, [[0, 1]], [0])
 
-    reader.waits(name, "releases/latest", meanwhile)
+    assert reader.waits(name, "releases/latest", meanwhile)
+
+
+def in_vain(wait: Callable[[int], bool]) -> None:
+    """Wait so many seconds; longer where these were over too soon."""
+    assert any(map(wait, (2, 20, 60)))
 
 
 def test_after_waiting_in_vain_it_is_sent_nothing(asker, released):
-    reader = asker("read")
-    reader.waits(released[1], "releases/latest", reader.revoke, seconds=2)
+    def wait(seconds: int) -> bool:
+        reader = asker("read")
+        return reader.waits(released[1], "releases/latest", reader.revoke, seconds=seconds)
+
+    in_vain(wait)
 
 
 @pytest.mark.parametrize(("which", "path"), [("labelled", "label-requests"), ("released", "releases/latest")])
 def test_a_session_that_ends_is_sent_nothing_more(request, asker, which, path):
     publication = request.getfixturevalue(which)[1]
-    visitor = asker("read", "label")
-    visitor.sign_in()
-    visitor.waits(publication, path, visitor.sign_out, seconds=2)
+
+    def wait(seconds: int) -> bool:
+        visitor = asker("read", "label")
+        visitor.sign_in()
+        return visitor.waits(publication, path, visitor.sign_out, seconds=seconds)
+
+    in_vain(wait)
 
 
 @pytest.mark.parametrize("declared", [True, False])

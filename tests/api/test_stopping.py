@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from service.api.http.server import OTHER_FILES
-from tests.api.test_limits import AUTHORIZED, ONE_BY_ONE, Wire
+from tests.api.test_limits import ONE_BY_ONE
 from tests.api.test_records import VALID, refused
+from tests.api.wires import AUTHORIZED, Wire
 from tests.conftest import ADMIN_KEY, Service, World, serving, wait_until
 from tests.ports import free_port
 

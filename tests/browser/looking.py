@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import BrowserContext, Page, ViewportSize, expect
+from playwright.sync_api import BrowserContext, Locator, Page, ViewportSize, expect
 
 from tests.conftest import wait_until
 
@@ -55,6 +55,12 @@ def sign_in(page: Page, key: str, where: str = "/dashboard") -> None:
     page.get_by_label("API key").fill(key)
     page.get_by_role("button", name="Sign in").click()
     expect(page).to_have_url(re.compile(re.escape(where) + "$"))
+
+
+def activate(shown: Locator) -> None:
+    """Click a link or a summary that people see. A mouse or a key would miss it where it is drawn anew meanwhile."""
+    expect(shown).to_be_visible()
+    shown.dispatch_event("click")
 
 
 def until(page: Page, expression: str) -> None:

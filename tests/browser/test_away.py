@@ -58,6 +58,7 @@ def test_pages_name_what_is_away_and_who_is_signed_in_once_it_is_back(service: S
     tab.get_by_role("button", name="Sign in").click()
     expect(tab.locator("#sign-in-problem")).to_have_text("The database is away. Try again later.")
     reached.come_back()
+    wait_until(lambda: tab.request.get(f"{reached.url}/readyz").status == 200)
     tab.get_by_role("button", name="Sign in").click()
     expect(tab.locator("#who-name")).to_have_text(re.compile("^key-"))
     reached.leave()

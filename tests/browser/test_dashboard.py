@@ -12,7 +12,7 @@ import sqlalchemy
 from playwright.sync_api import Page, expect
 
 from service.store.database import Database
-from tests.browser.looking import DESKTOP, serious, show, sign_in, until
+from tests.browser.looking import DESKTOP, activate, serious, show, sign_in, until
 from tests.conftest import Service, ok, publication, unique
 from tests.docs.pages import ROOT, blocks
 from tests.docs.test_documentation import ON_CATEGORIES
@@ -42,6 +42,7 @@ class TestSigningIn:
     def test_who_is_not_signed_in_is_asked_to_and_led_back(self, service: Service, page: Page, streams):
         page.goto(f"/dashboard/streams/{streams[0]}")
         expect(page).to_have_url(re.compile(r"/dashboard/sign-in\?next="))
+        expect(page.get_by_label("API key")).to_be_focused()  # its script runs
         show(page, "sign-in")
         page.get_by_label("API key").fill("wrong")
         page.keyboard.press("Enter")
@@ -240,7 +241,7 @@ class TestPublication:
         sign_in(page, service.key("read", streams=[stream]))
         expect(page.get_by_role("status")).to_contain_text("2 need attention")
         expect(page.get_by_role("article")).to_contain_text("charge 1: its hash")
-        page.get_by_role("link", name=name).click()
+        activate(page.get_by_role("link", name=name))
         trouble = page.locator("#trouble")
         expect(trouble).to_contain_text("the ledger of its stream does not verify: charge 1: its hash")
         expect(trouble).to_contain_text("the log was cut")
@@ -288,11 +289,11 @@ class TestStream:
         body = publication(newer, {"kind": "sliding_window", "block": 10, "blocks": 3}) | {"name": name}
         ok(limited.post("/v1/publications", json=body), 201)
         sign_in(page, service.key("read"), f"/dashboard/streams/{newer}")
-        page.get_by_role("link", name=name).click()
+        activate(page.get_by_role("link", name=name))
         expect(page.locator("#trouble")).to_contain_text(f"This is the publication of stream {older}")
         expect(page.locator("#trouble")).to_contain_text(f"A key that sees {newer} alone opens the other one")
         page.goto(f"/dashboard/streams/{older}")
-        page.get_by_role("link", name=name).click()
+        activate(page.get_by_role("link", name=name))
         expect(page.locator("#plan")).to_contain_text("as likely as before")
         expect(page.locator("#trouble")).to_be_empty()
 
@@ -361,6 +362,15 @@ class TestStream:
             expect(reader.locator("[aria-busy]")).to_have_count(0)
             assert reader.evaluate("document.documentElement.scrollWidth") <= 360
         reader.set_viewport_size(DESKTOP)
+
+    def test_details_that_somebody_opened_stay_open(self, service: Service, reader: Page):
+        stream = service.stream()
+        reader.goto(f"/dashboard/streams/{stream}")
+        activate(reader.get_by_text("Schema and settings"))
+        expect(reader.get_by_text("Norm bound")).to_be_visible()
+        service.post(stream, [[0.5, 0.5]], [0])
+        expect(reader.locator("#facts")).to_contain_text("Records1")  # it was looked up and drawn again
+        expect(reader.get_by_text("Norm bound")).to_be_visible()
 
     def test_every_charge_with_its_hash(self, service: Service, reader: Page, streams):
         reader.goto(f"/dashboard/streams/{streams[0]}")

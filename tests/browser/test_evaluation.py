@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from service.mechanisms.evaluation.drift import RATE
 from tests.api.test_evaluation import EVERY, LARGE, evaluate
-from tests.browser.looking import enter, show, until
+from tests.browser.looking import activate, enter, show, until
 from tests.conftest import Service, ok
 
 BLOCK, FLIPPED, RECORDS = 150, 3000, 4800
@@ -64,7 +64,7 @@ def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: 
     )
     expect(page.locator("#quality-facts")).to_contain_text(f"Newest block{whole(figures['accuracy'])} %")
     expect(page.locator("#quality-facts")).to_contain_text("Recall of rain")
-    page.get_by_text("Which classes it takes for which").click()
+    activate(page.get_by_text("Which classes it takes for which"))
     counts = page.locator("#quality-table tbody").get_by_role("row")
     expect(counts).to_have_count(2)
     expect(page.locator("#quality-table thead")).to_contain_text("predicted rain")

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 
-from playwright.sync_api import Dialog, Page, expect
+from playwright.sync_api import Dialog, Page, Route, expect
 
 from tests.browser.looking import show, until
 from tests.conftest import Service
@@ -109,6 +109,26 @@ def test_what_could_not_be_looked_up_at_first_comes_later(reader: Page):
     expect(page.get_by_label("Records a release")).to_have_count(2)
     expect(page.get_by_label("Data set", exact=True)).to_have_value("weather")
     expect(page.locator("#problem")).to_be_empty()
+
+
+def test_what_was_uploaded_stays_chosen_though_the_first_list_comes_late(reader: Page):
+    page, late = reader, []
+    listing = "**/v1/explorer/datasets"
+
+    def hold(route: Route) -> None:
+        late.append((route, route.fetch()))
+
+    page.route(listing, hold, times=1)
+    page.goto("/dashboard/explorer")
+    until(page, "document.getElementById('dataset').options.length === 0")
+    choose(page, "early.csv")
+    expect(page.get_by_text("early.csv is there")).to_be_visible()
+    ((route, answer),) = late
+    with page.expect_response(listing):
+        route.fulfill(response=answer)
+    with page.expect_response("**/explorations?limit=20"):  # what came before that is drawn
+        pass
+    expect(page.get_by_label("Data set", exact=True).locator("option:checked")).to_have_text("early.csv")
 
 
 def test_a_data_set_is_deleted_after_a_question(reader: Page):

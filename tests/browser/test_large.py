@@ -9,12 +9,16 @@ from playwright.sync_api import Page, expect
 
 from service.ledger import spending
 from service.store.database import Database
-from tests.browser.looking import until
+from tests.browser.looking import activate, until
 from tests.conftest import Service, unique
 
 RELEASES, RANGES, LONG = 10_000, 100_000, 10
-# A page may use so much processor time to answer one act. It uses 15 to 70 ms, on a busy machine more.
-MILLISECONDS = 300
+# A page may use so many times the processor time of `WORK` to answer one act. It uses half of that to three times it.
+TIMES_THE_WORK = 10
+WORK = """for (let turn = 0; turn < 20; turn++) {
+  const box = document.createElement("div");
+  for (let row = 0; row < 1000; row++) box.append(Object.assign(document.createElement("p"), { textContent: row }));
+}"""
 TIMES = 5  # each thing is done
 
 AGO = "now() - (:releases - n) * interval '1 second'"
@@ -91,6 +95,15 @@ def busy(page: Page, act: Callable[[], object]) -> float:
     return sorted(times)[TIMES // 2]
 
 
+def most_milliseconds(page: Page) -> float:
+    """Return what a page may use on this machine, as it is now."""
+
+    def work() -> None:
+        page.evaluate(f"() => {{ {WORK} }}")
+
+    return TIMES_THE_WORK * busy(page, work)
+
+
 @pytest.mark.slow
 def test_ten_thousand_releases(reader: Page, large):
     reader.goto(f"/dashboard/publications/{large[1]}")
@@ -99,6 +112,7 @@ def test_ten_thousand_releases(reader: Page, large):
     expect(rows).to_have_count(21)
     assert reader.evaluate("document.getElementById('noise').data.at(-1).x.length") <= 512
     assert reader.evaluate("document.querySelectorAll('*').length") < 1500
+    most = most_milliseconds(reader)
     older = reader.get_by_role("button", name="Older")
     pages = iter(range(1, TIMES + 1))
 
@@ -106,19 +120,19 @@ def test_ten_thousand_releases(reader: Page, large):
         older.click()
         expect(rows.nth(1)).to_contain_text(f"version {RELEASES - 20 * next(pages):,}")
 
-    assert busy(reader, turn) < MILLISECONDS
+    assert busy(reader, turn) < most
     chart = reader.locator("#noise")
     steps = iter(range(20, 20 + 40 * TIMES))
-    assert busy(reader, lambda: chart.hover(position={"x": 3 * next(steps), "y": 60})) < MILLISECONDS
+    assert busy(reader, lambda: chart.hover(position={"x": 3 * next(steps), "y": 60})) < most
     link = reader.get_by_role("link", name=f"version {RELEASES - 20 * TIMES:,}")
 
     def open_and_close() -> None:
-        link.click()
+        activate(link)
         expect(reader.get_by_role("dialog")).to_be_visible()
         reader.keyboard.press("Escape")
         expect(reader).to_have_url(re.compile(f"{large[1]}$"))
 
-    assert busy(reader, open_and_close) < MILLISECONDS
+    assert busy(reader, open_and_close) < most
 
 
 @pytest.mark.slow
@@ -127,6 +141,7 @@ def test_a_hundred_thousand_ranges(reader: Page, large):
     until(reader, "document.getElementById('ledger').data")
     expect(reader.locator("#ledger-said")).to_contain_text("show fewer records to see all")
     assert reader.evaluate("document.getElementById('ledger').data[0].x.length") <= 2 * 512
+    most = most_milliseconds(reader)
     starts = iter(range(0, 10_000, 1000))
 
     def zoom() -> None:
@@ -136,7 +151,7 @@ def test_a_hundred_thousand_ranges(reader: Page, large):
         reader.keyboard.press("Enter")
         until(reader, f"document.getElementById('ledger').data[0].x[0] === {start}")
 
-    assert busy(reader, zoom) < MILLISECONDS
+    assert busy(reader, zoom) < most
     expect(reader.locator("#ledger-said")).to_have_text("100 ranges · the most ε 0.007")
     older = reader.locator("#charges").get_by_role("button", name="Older")
-    assert busy(reader, older.click) < MILLISECONDS
+    assert busy(reader, older.click) < most

@@ -24,7 +24,7 @@ def test_pages_show_names_of_columns_and_classes(service: Service, page: Page):
 
 def test_who_labels_sees_names_and_what_was_sent(service: Service, page: Page):
     stream = unlabelled(service, columns=COLUMNS, class_names=CLASSES)
-    publication = publish(service, stream)
+    publication = publish(service, stream, lease_seconds=3000)
     post(service, stream, [[60, 5], [20, 4], [40, 3], [80, 2]])
     sign_in(page, service.key("read", "label", streams=[stream]))
     page.goto(f"/dashboard/publications/{publication}/label")

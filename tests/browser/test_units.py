@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.looking import enter, show, until
+from tests.browser.looking import activate, enter, show, until
 from tests.conftest import Service, ok, publication
 
 FACTOR = 4
@@ -56,7 +56,7 @@ def test_a_stream_tells_its_unit_and_what_is_set_aside(service: Service, page: P
     enter(page.context, service.key("read"))
     page.goto(f"/dashboard/streams/{people}")
     expect(page.locator("#facts")).to_contain_text("Used, the most by any unit")
-    page.get_by_text("Schema and settings").click()
+    activate(page.get_by_text("Schema and settings"))
     expect(page.locator("#facts")).to_contain_text(f"all records of a unit: {FACTOR} count, each at least 1 after")
     expect(page.locator("#facts")).to_contain_text("every 3rd unit is set aside")
     expect(page.locator("#shares")).to_contain_text("Used, the most by any unit")
@@ -65,6 +65,6 @@ def test_a_stream_tells_its_unit_and_what_is_set_aside(service: Service, page: P
 def test_a_stream_without_units_tells_that_too(service: Service, page: Page):
     enter(page.context, service.key("read"))
     page.goto(f"/dashboard/streams/{service.stream()}")
-    page.get_by_text("Schema and settings").click()
+    activate(page.get_by_text("Schema and settings"))
     expect(page.locator("#facts")).to_contain_text("each record by itself")
     expect(page.locator("#facts")).to_contain_text("no record is set aside")

@@ -1,7 +1,6 @@
 """A port that was free a moment ago can be taken by somebody else, even by another Perennial."""
 
 import asyncio
-import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -9,6 +8,7 @@ import httpx
 import pytest
 
 from demo import service
+from tests.ports import free_port
 
 
 class AnotherService(BaseHTTPRequestHandler):
@@ -27,9 +27,7 @@ def test_another_port_is_taken_when_the_first_ones_are_not_free_any_more(monkeyp
     """Neither the one of a service that is ready nor the one of a service that never answers."""
     ready, silent = (HTTPServer(("127.0.0.1", 0), AnotherService) for _ in range(2))
     threading.Thread(target=ready.serve_forever, args=(0.05,), daemon=True).start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = probe.getsockname()[1]
+    free = free_port()
     ports = [ready.server_port, silent.server_port, free]
     monkeypatch.setattr(service, "_free_port", lambda: ports.pop(0))
 

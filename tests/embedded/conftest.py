@@ -201,7 +201,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def _starting(data_dir: Path, port: int) -> Iterator[Callable[..., Up]]:
-    """Start supervisors on one folder. They wait less than usual: before a restart, and for parts to finish."""
+    """Start supervisors on one folder. They wait less than usual: before a restart, and for stubborn parts."""
     started: list[Up] = []
 
     def start(**settings: str | float) -> Up:
@@ -209,10 +209,11 @@ def _starting(data_dir: Path, port: int) -> Iterator[Callable[..., Up]]:
         given = {"redis_url": None, "database_url": None, "admin_key": None, "segment_store": None}
         given |= {name: value for name, value in settings.items() if name.islower()}
         misbehave = {f"STAND_IN_{name}": value for name, value in settings.items() if name.isupper()}
+        to_finish = 1.0 if "stubborn" in misbehave.values() else HANG_SECONDS
         call = (
             "import sys; from pathlib import Path; from service.embedded import supervisor; from tests.embedded import"
             " stand_in; from service import logs; logs.configure('info'); "
-            "supervisor.FIRST_PAUSE_SECONDS, supervisor.SECONDS_TO_FINISH = 0.01, 1.0; "
+            f"supervisor.FIRST_PAUSE_SECONDS, supervisor.SECONDS_TO_FINISH = 0.01, {to_finish}; "
             f"sys.exit(supervisor.up(Path({str(data_dir)!r}), host='127.0.0.1', port={port}, "
             f"run=lambda part: sys.exit(stand_in.main(part)), load=lambda: None, **{given!r}))"
         )

@@ -104,9 +104,7 @@ def test_a_stop_while_starting(start_up, processes_on):
 
 
 def test_a_taken_port_ends_it_at_once(start_up, free_port, processes_on):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", free_port))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", free_port)):
         up = start_up()
         assert up.process.wait(timeout=HANG_SECONDS) == 78
     assert up.printed("can't listen on")

@@ -17,7 +17,7 @@ from service.settings import Settings
 from service.store import publications, streams
 from service.store.database import Database
 from tests.api.test_labels import give, next_request, post, publish, unlabelled
-from tests.conftest import ADMIN_KEY, Service, World, ok, serving, unique, wait_until
+from tests.conftest import ADMIN_KEY, HANG_SECONDS, Service, World, ok, serving, unique, wait_until
 from tests.monitoring.expositions import look
 from tests.ports import free_port
 
@@ -181,8 +181,8 @@ def test_it_answers_when_everything_else_is_away(tmp_path):
 
 
 def test_many_who_ask_cost_one_look(service: Service, monkeypatch):
-    monkeypatch.setattr(route, "SECONDS_BETWEEN_LOOKS", 60.0)
     look(service.url, ADMIN_KEY)
+    monkeypatch.setattr(route, "SECONDS_BETWEEN_LOOKS", HANG_SECONDS)
     service.stream(name=(name := unique("unseen")))
     assert look(service.url, ADMIN_KEY).of("perennial_stream_halted", stream=name) is None
     monkeypatch.setattr(route, "SECONDS_BETWEEN_LOOKS", 0.0)

@@ -143,7 +143,8 @@ def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
     evaluate(up)  # ten records show of no model that it is good, which is an alert
     filled(prometheus, of_evaluations)
     metadata = prometheus.client.get("/api/v1/metadata").json()["data"]
-    served = {family.name for family in look(up.url, up.key()).families}
+    samples = wait_until(lambda: (seen := look(up.url, up.key())).of("perennial_worker_up") and seen)
+    served = {family.name for family in samples.families}
     assert {name.removesuffix("_total") for name in metadata if name.startswith("perennial_")} <= served
     used = set(re.findall(r"perennial_[a-z_]+", " ".join([*GRAPHS, *(rule["expr"] for rule in RULES)])))
     assert {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in used} <= served

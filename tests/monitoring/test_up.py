@@ -86,10 +86,10 @@ def test_a_service_with_default_settings_imports_nothing_optional(up: Up):
 
 
 def test_both_parts_are_told_at_one_address(up: Up):
-    samples = look(up.metrics)
+    samples = wait_until(lambda: (seen := look(up.metrics)).of("perennial_worker_up") and seen)  # it answers in time
     assert samples.of("perennial_accepted_records_total", stream="s") == 5
     assert samples.of("perennial_release_version", publication="p") == 1
-    assert samples.of("perennial_worker_up") == 1
+    assert fits(samples) == 1
     assert httpx.get(f"{up.metrics}/livez").status_code == 404
     assert httpx.get(f"{up.url}/livez").status_code == 200
 
@@ -102,7 +102,7 @@ def test_the_apis_port_tells_them_to_a_key_with_the_scope(up: Up):
             for scope in ("read", "metrics")
         }
     assert httpx.get(f"{up.url}/metrics", headers={"Authorization": f"Bearer {keys['read']}"}).status_code == 403
-    assert fits(look(up.url, keys["metrics"])) == 1
+    wait_until(lambda: fits(look(up.url, keys["metrics"])) == 1)
 
 
 @contextlib.contextmanager

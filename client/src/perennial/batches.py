@@ -92,7 +92,7 @@ def ready(batches: Iterator[Batch]) -> Generator[list[Batch]]:
         _ = batch and (batch.body, batch.digest)
         return batch
 
-    with ThreadPoolExecutor(max_workers=1) as thread:
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as thread:
         coming = deque(thread.submit(prepared) for _ in range(AHEAD))
         try:
             while (batch := coming.popleft().result()) is not None:

@@ -14,14 +14,20 @@ export function h(tag, attributes = {}, ...children) {
 
 export const $ = (id) => document.getElementById(id);
 
-/** Puts new children in the place of all old ones, if anything is new; who was at a link or a button still is. */
+const FOCUSED = "a, button, summary";
+/**
+ * Puts new children in the place of all old ones, if anything is new; who was at a link, a button or a summary still is,
+ * and details that somebody opened stay open.
+ */
 export function replace(container, ...children) {
   const holder = h(container.tagName, {}, ...children);
+  const before = container.querySelectorAll("details");
+  holder.querySelectorAll("details").forEach((each, index) => each.toggleAttribute("open", before[index]?.open ?? false));
   if (holder.innerHTML === container.innerHTML) return;
   const at = container.contains(document.activeElement) ? document.activeElement : null;
-  const same = at && [...container.querySelectorAll("a, button")].indexOf(at);
+  const same = at && [...container.querySelectorAll(FOCUSED)].indexOf(at);
   container.replaceChildren(...holder.childNodes);
-  if (at) container.querySelectorAll("a, button")[same]?.focus({ preventScroll: true });
+  if (at) container.querySelectorAll(FOCUSED)[same]?.focus({ preventScroll: true });
 }
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
