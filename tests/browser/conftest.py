@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
+from service.embedded import Servers
 from tests.browser import browsers, looking
 from tests.browser.looking import watched
-from tests.conftest import Service
+from tests.conftest import Service, new_service
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,6 +25,12 @@ def screenshots(request: pytest.FixtureRequest) -> None:
 def browser() -> Iterator[Browser]:
     with browsers.started() as browser:
         yield browser
+
+
+@pytest.fixture(scope="package")
+def service(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with new_service(servers, tmp_path_factory) as service:
+        yield service
 
 
 @pytest.fixture(scope="package")

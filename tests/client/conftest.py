@@ -1,4 +1,4 @@
-"""A client of the service that all tests share, and one whose connections fail when a test says so."""
+"""A client of the service that all tests of a file share, and one whose connections fail when a test says so."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from perennial.transport import LibraryConnections
 from tests.conftest import Service, wait_until
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def client(service: Service) -> Iterator[perennial.Client]:
     with perennial.connect(service.url, service.admin_key) as connected:
         yield connected
