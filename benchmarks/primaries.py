@@ -30,8 +30,9 @@ from service.worker import sealer as sealing
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
 from tests.conftest import make_world, wait_until
-from tests.log.primaries import PRIMARIES, free_ports, three_in_cluster
+from tests.log.primaries import PRIMARIES, three_in_cluster
 from tests.log.test_command_counts import BATCHES, RECORDS, STREAMS, append, new_stream
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +43,7 @@ PARTS = ("appending", "numbering", "servers")
 @contextmanager
 def over_tcp(folder: Path, count: int) -> Iterator[list[str]]:
     """Run so many servers that know nothing of each other; yield their URLs."""
-    ports = free_ports(count)
+    ports = [free_port() for _ in range(count)]
     with ExitStack() as stack:
         servers = []
         for port in ports:

@@ -1,8 +1,8 @@
 """Real servers and a real service for every test that needs them; nothing is imitated.
 
 One Valkey and one PostgreSQL serve the whole run. `service` is an API and a worker on them, as `perennial up` runs
-them, only as threads of the test process. Tests that need a worker of their own take `world`: a fresh database and
-no worker running.
+them, only as threads of the test process, for the tests of one file or folder. Tests that need a worker of their own take
+`world`: a fresh database and no worker running.
 """
 
 import gc
@@ -318,10 +318,19 @@ def world(servers: Servers, tmp_path: Path) -> Iterator[World]:
     used_up(servers, str(made.settings.database_url))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running(make_world(servers, tmp_path_factory.mktemp("service"), max_body_bytes=2**20).settings) as service:
+    """Yield a service of one file's tests: its threads would also do what tests of other files change or count."""
+    with new_service(servers, tmp_path_factory) as service:
         yield service
+
+
+@contextlib.contextmanager
+def new_service(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    world = make_world(servers, tmp_path_factory.mktemp("service"), max_body_bytes=2**20)
+    with running(world.settings) as service:
+        yield service
+    used_up(servers, str(world.settings.database_url))
 
 
 @contextlib.contextmanager

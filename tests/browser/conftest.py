@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page
 from tests.browser import browsers, looking
 from tests.browser.looking import watched
 from tests.conftest import Service
+from tests.folder_service import service  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,9 +12,10 @@ import perennial
 import perennial.__main__ as command
 from perennial.transport import LibraryConnections
 from tests.conftest import Service, wait_until
+from tests.folder_service import service  # noqa: F401 - a fixture
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client(service: Service) -> Iterator[perennial.Client]:
     with perennial.connect(service.url, service.admin_key) as connected:
         yield connected

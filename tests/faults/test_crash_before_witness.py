@@ -84,7 +84,7 @@ def scene(world: World, seed: str) -> Iterator[Scene]:
 )
 def test_what_was_not_witnessed_was_not_shown_and_the_stream_goes_on(scene: Scene, moments: list[Moment]):
     with working(scene.world.settings):
-        wait_until(lambda: scene.newest_shown() >= 2)
+        wait_until(lambda: scene.newest_shown() >= 2 and scene.shown.charges(STREAM))
     run_out(scene.database)
     for at in moments:  # each finds what the one before left
         died(start_worker(scene.world.settings, at, since=PUBLISHED))

@@ -86,6 +86,7 @@ def test_a_batch_whose_answer_was_lost_is_not_promised_and_not_stored_again(worl
         }
         log.trouble = Trouble(lose_after=b"EVALSHA")
         assert client.post(**request).status_code == 503
+        wait_until(lambda: log.lost)
         assert log.lost == 1
         log.trouble = Trouble()
         first, second = client.post(**request), client.post(**request)

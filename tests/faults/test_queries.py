@@ -20,7 +20,7 @@ from service.store import charges, parts, publications
 from service.store.database import Database
 from service.store.rows import Rows
 from service.store.segment_files import SegmentFiles
-from tests.conftest import ok, wait_until
+from tests.conftest import HANG_SECONDS, make_world, ok, run_out, wait_until
 from tests.faults.load import check_ledger
 from tests.faults.processes import Api, died, end, has_stopped, start_worker
 
@@ -29,6 +29,12 @@ pytestmark = pytest.mark.slow
 CATEGORIES = 6
 HARD = {"categories": [0]}
 EASY = {"categories": [1]}
+
+
+@pytest.fixture
+def world(servers, tmp_path):
+    """Return one whose leases run out when a test says so: an API that stalls does not lose what it compares with."""
+    return make_world(servers, tmp_path, lease_seconds=HANG_SECONDS)
 
 
 @pytest.fixture
@@ -88,6 +94,7 @@ def test_killed_between_charge_and_answer(world, database, when):
         with api.client() as client, pytest.raises(httpx.HTTPError):
             ask(client, HARD)
         died(api.process)
+        run_out(database)
         committed = when == "after"
         assert written(database) == (before[0] + committed, before[1] + 2 * committed)
         assert (threshold(database) == noise) is not committed
@@ -130,6 +137,7 @@ def test_after_a_yes_that_another_process_made_void_nothing_is_compared(world, d
 
         waiting = threads.submit(ask_on)
         wait_until(lambda: has_stopped(hangs.process.pid))
+        run_out(database)
         compared, transactions = hangs.comparisons, hangs.transactions
         assert measured(other)["error_bound"] is not None
         closed = written(database)[0], threshold(database) != noise

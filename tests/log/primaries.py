@@ -2,12 +2,10 @@
 
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from random import SystemRandom
 
 from redis import Redis
 
@@ -15,7 +13,8 @@ from service.embedded.directory import DataDirectory, open_data_directory
 from service.embedded.processes import stop_together
 from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
-from tests.conftest import wait_until
+from tests.conftest import HANG_SECONDS, wait_until
+from tests.ports import free_port
 
 PRIMARIES, SLOTS = 3, 2**14
 
@@ -86,7 +85,7 @@ def three_in_cluster(folder: Path) -> Iterator[Three]:
     stop = StopRequest()
     with ExitStack() as stack:
         directories = [stack.enter_context(open_data_directory(folder / str(each), stop)) for each in range(PRIMARIES)]
-        ports = free_ports(2 * PRIMARIES)
+        ports = [free_port() for _ in range(2 * PRIMARIES)]
         servers = [_node(directory, *ports[2 * each : 2 * each + 2]) for each, directory in enumerate(directories)]
         try:
             for server in servers:
@@ -114,19 +113,8 @@ def _node(directory: DataDirectory, port: int, bus: int) -> Valkey:
         "bind": "127.0.0.1",
         "cluster-enabled": "yes",
         "cluster-require-full-coverage": "no",
-        "cluster-node-timeout": 2000,
+        "cluster-node-timeout": int(1000 * HANG_SECONDS),  # else one that stalls, or its processor, is taken for away
     }
     words = [str(word) for name, value in settings.items() for word in (f"--{name}", value)]
     server.child.program = replace(server.child.program, command=(*server.child.program.command, *words))
     return server
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports below those that the system gives to connections."""
-    free: list[int] = []
-    while len(free) < count:
-        port = SystemRandom().randrange(15_000, 32_000)
-        with socket.socket() as trial:
-            if port not in free and trial.connect_ex(("127.0.0.1", port)) != 0:
-                free.append(port)
-    return free

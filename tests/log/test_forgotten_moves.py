@@ -21,7 +21,18 @@ from service.worker.moving import Immovable
 from tests.api.test_records import refused
 from tests.conftest import Service, make_world, ok, running, serving, wait_until
 from tests.log.primaries import Three
-from tests.log.test_moving import another, database, left_elsewhere, move, numbered, row, send, service, three
+from tests.log.test_moving import (
+    LEASE_SECONDS,
+    another,
+    database,
+    left_elsewhere,
+    move,
+    numbered,
+    row,
+    send,
+    service,
+    three,
+)
 
 
 @pytest.fixture
@@ -77,7 +88,7 @@ def test_a_log_is_not_opened_again_where_the_database_has_forgotten_that_its_str
     servers: Servers, three: Three, tmp_path, monkeypatch
 ):
     """The command is killed when the new log takes batches; then the database is put back to before the switch."""
-    world = make_world(servers, tmp_path, redis_url=three.url, lease_seconds=1.0)
+    world = make_world(servers, tmp_path, redis_url=three.url, lease_seconds=LEASE_SECONDS)
     monkeypatch.setattr(sealer, "TIDY_SECONDS", 0.2)
     with serving(world.settings) as url, closing(Database(world.settings.database_url)) as database:
         service = Service(url, world.settings.admin_key.get_secret_value(), world.settings)

@@ -26,11 +26,12 @@ from service.store.segment_files import SegmentFiles
 from service.worker import moving, sealer
 from service.worker.moving import Immovable
 from tests.api.test_records import refused
-from tests.conftest import Service, make_world, ok, running, serving, wait_until
+from tests.conftest import Service, make_world, ok, run_out, running, serving, wait_until
 from tests.faults.load import Producer, check, drained
 from tests.faults.processes import has_stopped, start_mover
 from tests.log.primaries import PRIMARIES, Three, three_in_cluster, three_listed
 
+LEASE_SECONDS = 20.0  # on a busy machine none is lost; of commands that were killed or hang, `run_out` ends them
 RECORDS = {"x": [[0.1, 0.2], [0.3, 0.4]], "y": [0, 1]}
 
 
@@ -42,7 +43,7 @@ def three(tmp_path_factory) -> Iterator[Three]:
 
 @pytest.fixture(scope="module")
 def service(servers: Servers, three: Three, tmp_path_factory) -> Iterator[Service]:
-    world = make_world(servers, tmp_path_factory.mktemp("moving"), redis_url=three.url, lease_seconds=1.0)
+    world = make_world(servers, tmp_path_factory.mktemp("moving"), redis_url=three.url, lease_seconds=LEASE_SECONDS)
     patience, sealer.TIDY_SECONDS = sealer.TIDY_SECONDS, 0.2
     with running(world.settings) as service:
         yield service
@@ -187,6 +188,7 @@ def test_a_command_killed_before_any_of_its_steps_leaves_a_stream_that_works(
         command.join(200)
         if command.exitcode != 0:
             assert command.exitcode == -signal.SIGKILL
+            run_out(database)
             accepted = len(producer.accepted)
             wait_until(lambda of=producer, than=accepted: len(of.accepted) > than)
             move(service.settings, name, target)
@@ -242,7 +244,7 @@ def test_an_api_that_knew_the_old_place_appends_at_the_new_one(service: Service,
 
 def test_it_waits_until_all_is_numbered(servers: Servers, three: Three, tmp_path):
     """No worker runs: the batches lie in the old log, and so does the stream."""
-    world = make_world(servers, tmp_path, redis_url=three.url, lease_seconds=1.0)
+    world = make_world(servers, tmp_path, redis_url=three.url, lease_seconds=LEASE_SECONDS)
     with serving(world.settings) as url, closing(Database(world.settings.database_url)) as database:
         service = Service(url, world.settings.admin_key.get_secret_value(), world.settings)
         name = service.stream()
@@ -277,6 +279,7 @@ def test_a_command_that_hung_changes_nothing_after_a_later_one(
         if stopped == "ended":
             assert hung.exitcode == 0
             break
+        run_out(database)
         wait_until(lambda: send(client, name).status_code == 202)  # noqa: B023
         move(service.settings, name, target)
         ok(send(client, name), 202)

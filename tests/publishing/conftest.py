@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from service.privacy.noise.sparse_vector import Instance
+from service.publishing import answering
 from service.settings import Settings
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
-from tests.conftest import make_world
+from tests.conftest import HANG_SECONDS, make_world
 from tests.publishing.asking import Bench, confirming, make_bench, with_records
 
 
@@ -20,7 +21,8 @@ def settings(servers, tmp_path_factory) -> Settings:
 @pytest.fixture(scope="module")
 def database(settings: Settings) -> Iterator[Database]:
     database = Database(settings.database_url, connections=20)
-    with confirming(database, SegmentFiles(settings.segment_store)):
+    with confirming(database, SegmentFiles(settings.segment_store)), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answering, "SECONDS_TO_CONFIRM", HANG_SECONDS)  # who confirms may be late on a busy machine
         yield database
     database.close()
 

@@ -6,7 +6,6 @@ A balancer sends each request to any API, as a Kubernetes service does.
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -24,6 +23,7 @@ from tests.conftest import ADMIN_KEY, publication, wait_until
 from tests.databases import unmigrated_database
 from tests.faults.load import Producer, Watcher, check, drained, due, evaluation, set_up
 from tests.faults.up import ROOT
+from tests.ports import free_port
 from tests.upgrades.versions import landed_version, next_version
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -62,8 +62,7 @@ class Part:
     """A running API or worker of some version."""
 
     def __init__(self, version: Path, kind: str, environment: dict[str, str], output: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         environment = environment | {"PYTHONPATH": str(version), "PERENNIAL_PORT": str(self.port)}
         command = [sys.executable, "-m", "service", kind]
         with output.open("wb") as file:

@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 
 from service.ledger import open_entry
 from service.store import leases, publications, retention, segments
@@ -74,7 +75,8 @@ def test_a_publication_that_begins_meanwhile_finds_its_records_or_is_refused(ben
             if threading.current_thread() is threading.main_thread():
                 monkeypatch.undo()
                 ask.start()
-                wait_until(lambda: answers or blocked(bench.database))
+                # Asking all the time, since PostgreSQL ends a transaction that is idle for five seconds.
+                wait_until(lambda: connection.execute(text("SELECT 1")) and (answers or blocked(bench.database)))
             return needed
 
         monkeypatch.setattr(publications, "of_stream", meanwhile)

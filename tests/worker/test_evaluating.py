@@ -18,7 +18,7 @@ from service.publishing.evaluated import with_models
 from service.store import erasing, publications, releases, tables
 from service.store.publications import NewPublication
 from service.worker.turn import Turn
-from tests.conftest import World
+from tests.conftest import World, wait_until
 from tests.worker.published import Bench, number, published
 
 EVERY, BATCH, BLOCK = 4, 20, 5
@@ -126,6 +126,7 @@ def test_a_block_waits_until_every_publication_has_passed_its_first_slot(bench: 
     assert turn.mechanism.is_ready(20), "at slot 3 no model can have been made"
     assert not turn.mechanism.is_ready(40)
     publisher._desk.busy.add(bench.identity)  # nobody publishes p meanwhile
+    wait_until(lambda: (publisher.step(stop), versions(bench, evaluation) == [[None]])[1])
     began = time.monotonic()
     looks = 0
     while time.monotonic() < began + 3.0:

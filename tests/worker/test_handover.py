@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from urllib.parse import unquote
 
@@ -18,14 +18,14 @@ from service.store import changes, leases, numbering, segments, streams, tables
 from service.store.database import DatabaseUnavailable
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
-from tests.conftest import wait_until
+from tests.conftest import HANG_SECONDS, wait_until
 from tests.worker.conftest import Bench
 
 
 @contextmanager
-def renewing(bench: Bench, url: str | None = None) -> Iterator[tuple[Sealer, LeaseKeeper]]:
-    """A sealer whose leases are renewed, as in a worker."""
-    keeper = LeaseKeeper(bench.database, seconds=1.0)
+def renewing(bench: Bench, url: str | None = None, *, seconds: float = 1.0) -> Iterator[tuple[Sealer, LeaseKeeper]]:
+    """A sealer whose leases are renewed, as in a worker: `seconds` long, which a busy machine may be too late for."""
+    keeper = LeaseKeeper(bench.database, seconds=seconds)
     keeper.start()
     yield bench.sealer(keeper, url), keeper
     keeper.stop()
@@ -49,13 +49,17 @@ def test_a_commit_that_stalls_past_its_lease_loses_nothing_to_the_next_sealers_s
         inside.set()
         time.sleep(2.0)
 
+    def stall(sealer):
+        with suppress(DatabaseUnavailable):  # PostgreSQL ends a transaction that is idle for too long
+            wait_until(lambda: (sealer.step(wait_milliseconds=10), inside.is_set())[1])
+
     with renewing(bench) as (first, _), renewing(bench) as (second, _):
         first.step(wait_milliseconds=10)
         bench.append(1, 2, 3)
         monkeypatch.setattr(numbering, "seal", slow)
-        stalled = threading.Thread(target=first.step, kwargs={"wait_milliseconds": 10})
+        stalled = threading.Thread(target=stall, args=(first,))
         stalled.start()
-        inside.wait()
+        assert inside.wait(HANG_SECONDS)
         monkeypatch.setattr(numbering, "seal", real)
         bench.append(4)
         with running(second):
@@ -88,7 +92,7 @@ def test_who_was_overtaken_between_its_file_and_its_commit_numbers_nothing(bench
 
 
 def test_a_lease_handed_over_while_streams_are_counted_halts_nothing(bench: Bench, monkeypatch):
-    with renewing(bench) as (first, _), renewing(bench) as (second, _):
+    with renewing(bench, seconds=600.0) as (first, _), renewing(bench, seconds=600.0) as (second, _):
         first.step(wait_milliseconds=10)
         real, here = changes.for_sealers, threading.current_thread()
 
@@ -227,7 +231,7 @@ def test_a_log_connection_on_which_nothing_comes_any_more_is_given_up(bench: Ben
 
 
 def test_a_bad_file_of_one_stream_does_not_stop_the_sealer(bench: Bench):
-    with renewing(bench) as (sealer, _):
+    with renewing(bench, seconds=600.0) as (sealer, _):
         bench.append(1)
         sealer.step(wait_milliseconds=10)
         (file,) = (bench.world.settings.segment_store / bench.stream.log).iterdir()

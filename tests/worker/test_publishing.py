@@ -246,7 +246,7 @@ def test_needed_records_are_kept_and_only_those(bench: Bench):
     bench.publish_all()
 
     def drop() -> int:
-        keeper = LeaseKeeper(bench.database, seconds=settings.lease_seconds)
+        keeper = LeaseKeeper(bench.database, seconds=600.0)
         sealer = new_sealer(bench.database, settings.redis_url, bench.files, keeper)
         with bench.database.transaction() as connection:
             stream = streams.get(connection, 1)

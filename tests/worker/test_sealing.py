@@ -1,5 +1,6 @@
 """Numbering: in the log's order, each batch once, whatever dies in between; never from a log that is not the same."""
 
+import math
 import threading
 from dataclasses import replace
 
@@ -347,6 +348,7 @@ def test_it_asks_no_more_where_there_are_more_streams_to_wait_for(bench: Bench, 
         return len(statements)
 
     monkeypatch.setattr(psycopg.Cursor, "execute", execute)
+    monkeypatch.setattr(sealing, "TIDY_SECONDS", math.inf)
     of_one = asks()
     for number in range(5):
         new_stream(bench.world, bench.database, f"other-{number}")

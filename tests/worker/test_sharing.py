@@ -145,7 +145,8 @@ def _listens(bench: Bench) -> bool:
     with bench.database.transaction() as connection:
         return bool(
             connection.exec_driver_sql(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%%'"
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                "AND query LIKE 'LISTEN%%' AND state = 'idle'"
             ).scalar_one()
         )
 

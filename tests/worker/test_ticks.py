@@ -1,6 +1,7 @@
 """A finished step waits for its public tick: uncharged, unnumbered and unseen; then it appears whole, once."""
 # ruff: noqa: F811 - a fixture is another file's
 
+import math
 import threading
 import time
 from datetime import timedelta
@@ -240,6 +241,7 @@ def test_where_an_earlier_step_can_not_be_published_a_prompt_one_waits_and_keeps
     monkeypatch.setattr(OutputPerturbation, "release", release)
     publisher, tried = bench.publisher(), []
     with monkeypatch.context() as patched:
+        patched.setattr("service.worker.publisher.AFTER_AN_ERROR_SECONDS", math.inf)
         patched.setattr(publisher._ticker, "publish", tried.append)
         publisher.step(threading.Event())
         assert not publisher.step(threading.Event()), "it is tried again later, not at once"

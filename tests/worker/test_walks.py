@@ -1,6 +1,7 @@
 """A long ledger is walked in a thread of its own: its stream waits, or is vouched for, and no other waits for it."""
 # ruff: noqa: F401, F811 - fixtures are other files'
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from sqlalchemy import update
 
 from service.store import streams, tables
 from service.worker import audit as auditing
+from service.worker import publisher as publishing
 from service.worker.publisher import Publisher
 from service.worker.workshop import Workshop
 from tests.conftest import wait_until
@@ -75,7 +77,8 @@ def test_a_long_ledger_is_not_published_on_before_it_is_walked(bench: Bench):
         wait_until(lambda: shop.audit.look(1))
 
 
-def test_a_publisher_passes_over_what_is_not_walked(bench: Bench):
+def test_a_publisher_passes_over_what_is_not_walked(bench: Bench, monkeypatch):
+    monkeypatch.setattr(publishing, "WALK_SECONDS", math.inf)
     charged(bench)
     before = bench.counts()
     shop = started(bench)
@@ -83,6 +86,8 @@ def test_a_publisher_passes_over_what_is_not_walked(bench: Bench):
     assert publisher.step(threading.Event()), "others may be due"
     assert not publisher.step(threading.Event())
     assert bench.counts() == before
+    publisher._not_before.clear()
+    monkeypatch.setattr(publishing, "WALK_SECONDS", 0.0)
     with walking(shop):
         wait_until(lambda: (publisher.step(threading.Event()), bench.counts() != before)[1])
 
