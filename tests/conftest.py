@@ -1,8 +1,8 @@
 """Real servers and a real service for every test that needs them; nothing is imitated.
 
 One Valkey and one PostgreSQL serve the whole run. `service` is an API and a worker on them, as `perennial up` runs
-them, only as threads of the test process, for the tests of one file or folder. Tests that need a worker of their own take
-`world`: a fresh database and no worker running.
+them, only as threads of the test process, for the tests of one file or folder. Tests that need a worker of their own
+take `world`: a fresh database and no worker running.
 """
 
 import gc

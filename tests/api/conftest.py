@@ -1,3 +1,5 @@
 """Tests of the API share a service."""
 
-from tests.folder_service import service  # noqa: F401 - a fixture
+from tests import folder_service
+
+service = folder_service.service

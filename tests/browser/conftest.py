@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
+from tests import folder_service
 from tests.browser import browsers, looking
 from tests.browser.looking import watched
 from tests.conftest import Service
-from tests.folder_service import service  # noqa: F401 - a fixture
+
+service = folder_service.service
 
 
 @pytest.fixture(scope="session", autouse=True)

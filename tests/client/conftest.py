@@ -11,8 +11,10 @@ import redis
 import perennial
 import perennial.__main__ as command
 from perennial.transport import LibraryConnections
+from tests import folder_service
 from tests.conftest import Service, wait_until
-from tests.folder_service import service  # noqa: F401 - a fixture
+
+service = folder_service.service
 
 
 @pytest.fixture(scope="package")
