@@ -10,10 +10,12 @@ from tests.conftest import Service
 BODY = b'{"x": [[0, 1]], "y": [1]}'
 LARGE_HEAD = b"GET /livez HTTP/1.1\r\nHost: h\r\nX: " + b"a" * 100_000 + b"\r\n\r\n"
 TWO_HOSTS = b"GET /livez HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n"
+NO_CHUNK = b"POST /v1/streams HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nno length"
 
 
 @pytest.mark.parametrize(
-    ("after", "status"), [(b"nonsense\r\n\r\n", b"400"), (TWO_HOSTS, b"400"), (LARGE_HEAD, b"431")]
+    ("after", "status"),
+    [(b"nonsense\r\n\r\n", b"400"), (TWO_HOSTS, b"400"), (NO_CHUNK, b"400"), (LARGE_HEAD, b"431")],
 )
 @pytest.mark.parametrize("batches", [1, 3])
 def test_a_refusal_takes_the_place_of_no_other_answer(service: Service, batches, after, status):

@@ -1,5 +1,6 @@
 """Rows of an iterable: the first says which columns there are, and names say which values are of which."""
 
+import sqlite3
 from collections.abc import Iterator
 
 import numpy as np
@@ -103,12 +104,32 @@ def _filled_again(shape: tuple[int, ...], times: int) -> Iterator[np.ndarray]:
         (lambda: ({"x": x} for x in _filled_again((5, 1), 4)), 20),
         (lambda: _filled_again((1,), 6), 6),
         (lambda: ((x, 0) for x in _filled_again((1,), 6)), 6),
+        (lambda: map(_Tensor, _filled_again((1,), 6)), 6),
         (lambda: ({"x": x, "y": 0} for x in _filled_again((1,), 6)), 6),
     ],
-    ids=["arrays", "pairs of arrays", "columns", "rows", "pairs of rows", "records"],
+    ids=["arrays", "pairs of arrays", "columns", "rows", "pairs of rows", "tensors", "records"],
 )
 @pytest.mark.parametrize("ids", [False, True], ids=["without units", "with units"])
 def test_an_array_that_is_filled_again_is_sent_as_it_was_each_time(items, records, ids):
     """Else the records at the end of an array would be lost, and later ones sent twice."""
     batches = list(cut(blocks(items(), unit=np.arange(records) if ids else None), 3))
     assert np.concatenate([batch.block.x[:, 0] for batch in batches]).tolist() == list(range(records))
+
+
+@pytest.mark.parametrize("made", [lambda row: row, lambda row: (row, 1)], ids=["rows", "pairs"])
+def test_rows_that_cannot_be_copied_are_read(made):
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    (block,) = blocks(map(made, connection.execute("SELECT 1.0, 2.0 UNION ALL SELECT 3.0, 4.0")))
+    assert block.x.tolist() == [[1, 2], [3, 4]]
+    connection.close()
+
+
+class _Tensor:
+    """Offers its memory to numpy, as tensors do."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.ndim, self._array = array.ndim, array
+
+    def __array__(self, dtype: None = None, copy: bool | None = None) -> np.ndarray:
+        return self._array.copy() if copy else self._array

@@ -330,7 +330,7 @@ def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
             raise wrong.after(len(rows)) from None
         if row is not None:
             x, y, unit = row
-            rows.append((copy(x), copy(y), unit))
+            rows.append((_own(x), copy(y), unit))
         if rows and (whole is not None or len(rows) >= ROWS_GATHERED):
             yield _gathered(rows, choice.names)
             rows = []
@@ -338,6 +338,13 @@ def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
             yield whole if hasattr(item, "__arrow_c_stream__") else whole.copied()
     if rows:
         yield _gathered(rows, choice.names)
+
+
+def _own(x: Any) -> Any:
+    """Return a row's features in memory of their own, an array with its mask; not all kinds of rows can be copied."""
+    if x is None or isinstance(x, np.ndarray):
+        return copy(x)
+    return np.array(x) if hasattr(x, "__array__") else list(x)
 
 
 def _gathered(rows: list[Row], names: Names) -> Block:

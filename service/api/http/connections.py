@@ -199,7 +199,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """An answer was sent: now it is the next request's turn, or the refusal's that waited."""
         super().on_response_complete()
-        if self._refusal is not None and self.cycle.response_complete:
+        if self._refusal is not None:
             self._refuse(*self._refusal)
 
     def _refuse(self, slug: str, reason: str) -> None:
