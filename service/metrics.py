@@ -194,7 +194,7 @@ class State(Collector):
         for name, what in (
             ("budget", "The most that all publications together may cost any one record, for ever"),
             ("reserved", "The most that publications, running or ended, reserve on any record"),
-            ("spent", "The most that any record has spent"),
+            ("spent", "The most spent by any record or unit"),
         ):
             for part in ("epsilon", "delta", "rho"):
                 values = [([stream], shown[name][part]) for stream, shown in sums if part in shown[name]]
