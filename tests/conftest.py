@@ -46,7 +46,9 @@ from tests.databases import compile_once, new_database, used_up
 from tests.guarantees import planted
 from tests.temporary import choose_folder, delete_folder
 
-hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("any machine")
 ADMIN_KEY = secrets.token_urlsafe(32)
 explorer.NICENESS = 0  # behind other tests it would hardly ever run

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from service.learning.sums import Question
     from tests.worker.published import Bench
 
+# Dask warns where something takes longer than a second, as on a busy machine; in tests a warning is an error.
+pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories")
 distributed = pytest.importorskip("distributed")
 CENTER = np.zeros((1, FEATURES + 1))
 
