@@ -17,7 +17,7 @@ from service.api.auth import audit_log as audit
 from service.api.http import problems
 from service.api.http.connections import WHOLE_ANSWER
 from service.api.http.direct import answer_directly
-from service.api.http.headers import alone, completed, next_request
+from service.api.http.headers import completed, next_request, of_one_answer
 from service.api.http.problems import Problem
 from service.api.http.whole_answers import WHOLE, send_whole
 from service.api.notifier import Notifier
@@ -218,7 +218,7 @@ class Outermost:
                 await send_whole(scope, send, message["status"], message["head"], message["body"], request=request)
                 return
             if message["type"] == "http.response.start":
-                headers = message["headers"] = [*completed(message.get("headers", ())), *alone(request)]
+                headers = message["headers"] = [*completed(message.get("headers", ())), *of_one_answer(request)]
                 answered(message["status"], headers)
             await send(message)
 

@@ -29,7 +29,7 @@ class Reserving(Protocol):
 
 
 class Charging(Reserving, Protocol):
-    """And in which currency it charges, and the most that it is seen to have charged any record."""
+    """A publication with its currency, and with the most that its confirmed charges cost any record."""
 
     @property
     def id(self) -> int: ...

@@ -164,7 +164,7 @@ def test_a_record_appears_when_it_comes_and_two_people_share_what_there_is(servi
     records = []
     for _ in range(2):
         for page in pages:
-            shown(page)  # before anybody goes on, who would get a third one where the other is slow
+            shown(page)  # both have one before either goes on: the quicker one would get a third
         records += [choose(page, "1") for page in pages]
     assert sorted(records) == [0, 1, 2, 3]
     for page in pages:

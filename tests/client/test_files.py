@@ -58,7 +58,7 @@ def test_a_line_that_is_no_object_is_refused_and_not_passed_over(tmp_path, line)
 
 
 def test_records_after_the_end_of_a_stream_are_not_passed_over(tmp_path):
-    """As where somebody has put the files of several days one after the other."""
+    """Somebody may have put the files of several days one after the other."""
     table, sink = pa.table({"a": [1.0, 2.0]}), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

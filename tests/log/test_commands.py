@@ -131,7 +131,7 @@ def test_one_who_waits_no_more_takes_no_answer_of_others(servers):
 
 
 def _lost_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library has connected, and is told of the end before anybody else listens."""
+    """The connection ends after the library has made it, and before `PipelinedConnection` listens."""
     connect = UnixDomainSocketConnection.connect
 
     async def connect_and_lose(self: UnixDomainSocketConnection) -> None:
@@ -155,7 +155,7 @@ def _lost_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("lose", [_lost_before_it_is_used, _lost_before_anything_is_sent])
 def test_a_connection_that_is_lost_at_once_keeps_nobody_waiting(servers, monkeypatch, lose):
-    """As those of a proxy whose server is away: whoever waits for it waits for ever, or connects again and again."""
+    """A proxy closes connections so while its server is away: requests must fail, and neither hang nor connect on."""
 
     async def ask() -> None:
         sender = Commands(servers.redis_url)

@@ -319,7 +319,7 @@ def _of_items(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
 def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
     """Yield blocks, and rows gathered to blocks.
 
-    They are copies: whoever makes the items may fill one array again and again. Nobody does so with tables and frames.
+    Both are copies, since an iterable may fill one array again and again. Tables and frames are passed on as they are.
     """
     rows: list[Row] = []
     for item in items:
@@ -341,7 +341,7 @@ def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
 
 
 def _own(x: Any) -> Any:
-    """Return a row's features in memory of their own, an array with its mask; not all kinds of rows can be copied."""
+    """Return a row's features in memory of their own: an array is copied with its mask, other rows become lists."""
     if x is None or isinstance(x, np.ndarray):
         return copy(x)
     return np.array(x) if hasattr(x, "__array__") else list(x)

@@ -154,9 +154,10 @@ def _sound(batch: Any) -> Any:
 def _read_by_arrow(file: LocalFile | StoredObject) -> Iterator[Any]:
     """Open a file that Arrow reads ahead in threads of its own; they read one of this machine without Python.
 
-    A thread may still read after an error, or once nobody wants more. If it has to call Python while Python ends, the
-    process is aborted. If its file is closed, it may read from whatever was opened since under the same number, and
-    those who read that miss a part. So nobody closes the file here: that happens once the last reader lets go of it.
+    A thread may still read after an error, or after the caller has stopped. If it calls Python while Python ends,
+    Python aborts the process. If somebody closes its file, it reads from the file that this process has opened
+    since under the same number, and the reader of that file misses a part. So the file closes once its last reader lets
+    go of it.
     """
     import pyarrow as pa
 

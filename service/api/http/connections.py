@@ -14,7 +14,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service import metrics
-from service.api.http.headers import alone, as_lines, completed, next_request
+from service.api.http.headers import as_lines, completed, next_request, of_one_answer
 from service.api.http.problems import Problem
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self._wait_for_request()
         self._unread, self._unread_since = 0, self._since
-        self._refusal: tuple[str, str] | None = None  # that waits until what came before it is answered
+        self._refusal: tuple[str, str] | None = None  # waits until the requests before it are answered
         if len(self.connections) > self.most:
             self._refuse("too-many-connections", "full")
 
@@ -205,8 +205,8 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, slug: str, reason: str) -> None:
         """Says why, if nothing else is being said, and closes.
 
-        Requests that came before whole are answered first: who reads a refusal in the place of their answer would send
-        records again that are stored.
+        Whole requests that came before are answered first: a client that reads the refusal as the answer to one of them
+        would send records again that are stored.
         """
         if self.transport.is_closing():
             return
@@ -217,7 +217,7 @@ class Connection(HttpToolsProtocol):
         metrics.LET_GO.labels(reason).inc()
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             status, answer = _refusal(slug)
-            head = as_lines(alone(next_request()))
+            head = as_lines(of_one_answer(next_request()))
             self.transport.write(status + head + answer)
         self.transport.close()
 

@@ -29,7 +29,7 @@ def next_request() -> str:
 
 
 def completed(headers: Iterable[Header]) -> list[Header]:
-    """Return the headers of an answer with those that all answers have, but for those of one answer alone (`alone`).
+    """Return the headers of an answer with those that all answers have, but for those of `of_one_answer`.
 
     Answers are data for programs: nothing may run them, frame them, or store them where others look; the dashboard's
     pages say themselves what they may do.
@@ -39,8 +39,8 @@ def completed(headers: Iterable[Header]) -> list[Header]:
     return [*own, *(each for each in _BY_DEFAULT if each[0] not in names), *_ALWAYS]
 
 
-def alone(request: str) -> tuple[Header, Header]:
-    """Return the headers that one answer alone has, which begins now: when that is, and the id of its request."""
+def of_one_answer(request: str) -> tuple[Header, Header]:
+    """Return the headers of one answer, which begins now: the time, and the id of its request."""
     return (b"date", _date(int(time.time()))), (b"x-request-id", request.encode())
 
 

@@ -38,7 +38,7 @@ def configuration(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Conf
         log_config=None,
         access_log=False,
         server_header=False,
-        date_header=False,  # that of the second in which the request came: `headers.alone` has the answer's
+        date_header=False,  # uvicorn's is older than the answer: `headers.of_one_answer` has the time
         proxy_headers=False,  # whoever asks could say to be somebody else
         timeout_graceful_shutdown=5,
         timeout_keep_alive=75,

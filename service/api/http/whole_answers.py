@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.responses import Response
 
 from service.api.http.connections import WHOLE_ANSWER
-from service.api.http.headers import alone, as_lines, completed, next_request
+from service.api.http.headers import as_lines, completed, next_request, of_one_answer
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -54,7 +54,7 @@ async def send_whole(
 
     request: the id of the request that it answers; None: it has none yet.
     """
-    own = alone(request or next_request())
+    own = of_one_answer(request or next_request())
     answer = scope.get(WHOLE_ANSWER)
     if answer is not None:
         await answer(status, head.lines + as_lines(own), body)

@@ -16,8 +16,8 @@ export const $ = (id) => document.getElementById(id);
 
 const FOCUSED = "a, button, summary";
 /**
- * Puts new children in the place of all old ones, if anything is new; who was at a link, a button or a summary still is,
- * and details that somebody opened stay open.
+ * Puts new children in the place of all old ones, if anything is new. The focus stays at its link, button or summary, and
+ * open details stay open.
  */
 export function replace(container, ...children) {
   const holder = h(container.tagName, {}, ...children);

@@ -47,5 +47,5 @@ def is_too_flat(event: TiltedObjective, model: Mapping[str, Any]) -> bool:
         case "huber_hinge":
             rank, trace = rows, rows / (2.0 * model["huber_width"])
         case other:
-            raise ValueError(f"nobody has shown how far one record bends an objective of loss {other}")
+            raise ValueError(f"no bound is proved on how far one record bends an objective of loss {other}")
     return event.rank < rank or event.steepness < _LESS * trace * float(model["norm_bound"]) ** 2
