@@ -17,6 +17,14 @@ from tests.conftest import Service, ok, publication, unique
 from tests.docs.pages import ROOT, blocks
 from tests.docs.test_documentation import ON_CATEGORIES
 
+WINDOW = {"kind": "sliding_window", "block": 2, "blocks": 1}
+
+
+def publish_once(service: Service, stream: str, name: str) -> None:
+    """Publish this WINDOW's first model: a worker has looked at the stream's ledger, and does not soon again."""
+    service.post(stream, [[0.5, 0.5], [0.1, 0.2]], [0, 1])
+    service.reaches(name, time=2)
+
 
 @pytest.fixture(scope="module")
 def streams(service: Service) -> Iterator[tuple[str, str]]:
@@ -110,8 +118,11 @@ class TestOverview:
 
     def test_a_line_of_many_hides_nothing_that_needs_attention(self, service: Service, page: Page):
         streams = [service.stream(features=2, epsilon=100) for _ in range(6)]
-        window = {"kind": "sliding_window", "block": 10, "blocks": 1}
-        oldest, *_ = names = [service.publish(streams[0], window) for _ in range(8)]
+        oldest, *_ = names = [service.publish(streams[0], WINDOW) for _ in range(8)]
+        publish_once(service, streams[0], oldest)
+        for name in names:
+            service.reaches(name, time=2)
+        publish_once(service, streams[1], service.publish(streams[1], WINDOW))
         halt = "UPDATE publications SET state = 'halted', seal = '' WHERE name = :name"
         distrust = "UPDATE streams SET distrusted = 'charge 1: its hash' WHERE name = :name"
         database = Database(str(service.settings.database_url))
@@ -122,7 +133,7 @@ class TestOverview:
         sign_in(page, service.key("read", streams=streams))
         row = page.get_by_role("region", name="Streams, newest first").locator("tbody tr").filter(has_text=oldest)
         shown = row.get_by_role("link")
-        expect(page.get_by_role("status")).to_contain_text("2 need attention")
+        expect(page.get_by_role("status")).to_contain_text("3 need attention")
         expect(shown).to_have_text([streams[0], oldest, *reversed(names[4:]), "+3"])
         expect(row).to_contain_text("Halted")
         page.set_viewport_size({"width": 360, "height": 740})
@@ -230,9 +241,8 @@ class TestPublication:
 
     def test_what_halted_is_loud_and_says_why(self, service: Service, page: Page):
         stream = service.stream()
-        name = service.publish(stream, {"kind": "sliding_window", "block": 2, "blocks": 1})
-        service.post(stream, [[0.5, 0.5], [0.1, 0.2]], [0, 1])
-        service.reaches(name, time=2)  # a worker has looked at its ledger, and does not soon again
+        name = service.publish(stream, WINDOW)
+        publish_once(service, stream, name)
         database = Database(str(service.settings.database_url))
         with database.transaction() as connection:
             say = "UPDATE streams SET halted = 'the log was cut', distrusted = 'charge 1: its hash' WHERE name = :name"
