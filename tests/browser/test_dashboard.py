@@ -120,8 +120,6 @@ class TestOverview:
         streams = [service.stream(features=2, epsilon=100) for _ in range(6)]
         oldest, *_ = names = [service.publish(streams[0], WINDOW) for _ in range(8)]
         publish_once(service, streams[0], oldest)
-        for name in names:
-            service.reaches(name, time=2)
         publish_once(service, streams[1], service.publish(streams[1], WINDOW))
         halt = "UPDATE publications SET state = 'halted', seal = '' WHERE name = :name"
         distrust = "UPDATE streams SET distrusted = 'charge 1: its hash' WHERE name = :name"
