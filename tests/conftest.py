@@ -237,6 +237,14 @@ class Service:
         url = f"/v1/publications/{name}/releases?limit=1"
         wait_until(lambda: (items := ok(self.client().get(url))["items"]) and items[0]["time"] >= time)
 
+    def first_release(self, name: str, stream: str, *, records: int) -> None:
+        """Post what a publication of a new stream waits for: a worker walked its ledger, and does not soon again.
+
+        So a test may say that this ledger is not to be trusted; the first walk would say the contrary.
+        """
+        self.post(stream, [[0.5, 0.5]] * records, [0] * records)
+        self.reaches(name, time=records)
+
     def released(self, name: str, *, time: int) -> list[dict[str, Any]]:
         """Every release with its parameters, oldest first, once the one of `time` is there."""
         self.reaches(name, time=time)

@@ -145,6 +145,7 @@ def test_it_warns_of_a_ledger_that_does_not_verify_and_of_records_that_expire(se
     learner = {"kind": "noisy_gradient_descent"}
     name = service.publish(stream, EXPIRING, delta=1e-6, learner=learner)
     assert [each.partition(":")[0] for each in card(service, name)["warnings"]] == ["Records expire"]
+    service.first_release(name, stream, records=3)
     database = Database(str(service.settings.database_url))
     with database.transaction() as connection:
         streams.distrust(connection, streams.find(connection, stream), "charge <7>: its hash is another")

@@ -96,6 +96,7 @@ def test_a_part_of_the_records_can_be_asked_for(service: Service, stream):
 
 def test_a_stream_whose_ledger_does_not_verify_says_so_and_so_do_its_publications(service: Service, stream):
     name = service.publish(stream, WINDOW)
+    service.first_release(name, stream, records=10)
     database = Database(str(service.settings.database_url))
     try:
         for reason in ("charge 7: its hash is not that of its content", None):

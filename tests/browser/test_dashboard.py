@@ -20,12 +20,6 @@ from tests.docs.test_documentation import ON_CATEGORIES
 WINDOW = {"kind": "sliding_window", "block": 2, "blocks": 1}
 
 
-def publish_once(service: Service, stream: str, name: str) -> None:
-    """Publish this WINDOW's first model: a worker has looked at the stream's ledger, and does not soon again."""
-    service.post(stream, [[0.5, 0.5], [0.1, 0.2]], [0, 1])
-    service.reaches(name, time=2)
-
-
 @pytest.fixture(scope="module")
 def streams(service: Service) -> Iterator[tuple[str, str]]:
     """One stream that publishes, and one that nothing is published of."""
@@ -119,8 +113,8 @@ class TestOverview:
     def test_a_line_of_many_hides_nothing_that_needs_attention(self, service: Service, page: Page):
         streams = [service.stream(features=2, epsilon=100) for _ in range(6)]
         oldest, *_ = names = [service.publish(streams[0], WINDOW) for _ in range(8)]
-        publish_once(service, streams[0], oldest)
-        publish_once(service, streams[1], service.publish(streams[1], WINDOW))
+        service.first_release(oldest, streams[0], records=2)
+        service.first_release(service.publish(streams[1], WINDOW), streams[1], records=2)
         halt = "UPDATE publications SET state = 'halted', seal = '' WHERE name = :name"
         distrust = "UPDATE streams SET distrusted = 'charge 1: its hash' WHERE name = :name"
         database = Database(str(service.settings.database_url))
@@ -240,7 +234,7 @@ class TestPublication:
     def test_what_halted_is_loud_and_says_why(self, service: Service, page: Page):
         stream = service.stream()
         name = service.publish(stream, WINDOW)
-        publish_once(service, stream, name)
+        service.first_release(name, stream, records=2)
         database = Database(str(service.settings.database_url))
         with database.transaction() as connection:
             say = "UPDATE streams SET halted = 'the log was cut', distrusted = 'charge 1: its hash' WHERE name = :name"
