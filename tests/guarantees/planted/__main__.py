@@ -23,7 +23,7 @@ def planted(names: list[str]) -> int:
             os.write(writing, b".")
         os._exit(0)
     os.close(writing)
-    with open(reading, "rb") as dots:
+    with os.fdopen(reading, "rb") as dots:
         many = len(dots.read())
     os.waitpid(child, 0)
     return many
