@@ -178,7 +178,7 @@ def test_refusals_come_before_the_first_event(service: Service, running):
 def test_many_listen_at_once(service: Service, running):
     stream, name = running
     headers = {"Authorization": f"Bearer {service.admin_key}"}
-    many, heard, ready = 300, [], threading.Event()
+    many, heard, ready = 100, [], threading.Event()
 
     async def listen(client: httpx.AsyncClient, arrived: list[int]) -> None:
         async with client.stream("GET", f"/v1/publications/{name}/events") as answer:

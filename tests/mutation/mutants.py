@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -45,7 +46,7 @@ class Mutant:
         """The file with this change."""
         return self.module.deep_replace(self.original, self.changed).code
 
-    @property
+    @cached_property
     def diff(self) -> str:
         """The lines that go and the lines that come, without indentation."""
         compared = difflib.ndiff(self.module.code.splitlines(), self.source.splitlines())

@@ -202,7 +202,7 @@ def test_it_ends_when_its_parent_does(bench: Bench):
     assert process.returncode == 1
 
 
-@pytest.mark.parametrize(("features", "own"), [(3, False), (1500, True)])
+@pytest.mark.parametrize(("features", "own"), [(3, False), (1100, True)])
 def test_few_records_of_many_features_are_solved_for_in_a_process_of_its_own(world: World, monkeypatch, features, own):
     apart: list[int] = []
     real = fits._apart
