@@ -6,8 +6,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
-
 from service.privacy.currency import Currency
 from service.schedules.continual import Continual
 from service.schedules.improving_black_box import ImprovingBlackBox
@@ -17,6 +15,8 @@ from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from service.schedules.schedule import Fit, Schedule
 
 _PURE = Currency.PURE
@@ -52,6 +52,8 @@ def paid(fits: list[tuple[int, Fit]], records: int) -> list[Fraction]:
 
 def schedule(name: str) -> Figure:
     """Return the picture of one example: a line per fit, above the sum of shares of each record."""
+    from matplotlib.figure import Figure  # here, because importing matplotlib takes most of a second
+
     example, records = SCHEDULES[name]
     fits = fits_until(example, records)
     figure = Figure(figsize=(7.2, 1.9 + 0.085 * len(fits)), layout="constrained")

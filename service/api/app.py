@@ -152,7 +152,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         metrics,
         pages,
     ):  # tried in this order
-        app.include_router(part.router)
+        app.router.routes += part.router.routes  # `include_router` would build all of each route again: 0.2 s and more
     answer_directly(app, records.POST, records.post_records)
     answer_directly(app, releases.LATEST, releases.latest_release)
     app.add_middleware(ConfigurationLimit)

@@ -1,4 +1,4 @@
-"""The rights of each scope. Every route × every scope, from the OpenAPI document, so that no new route is forgotten."""
+"""The rights of each scope. Every route × every scope, so that no new route is forgotten."""
 
 import hashlib
 import threading
@@ -10,10 +10,10 @@ import sqlalchemy
 import structlog
 from pydantic import SecretStr
 
-from docs.http_reference import openapi as document
 from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
+from tests.api.operations import OPERATIONS
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, blocked, make_world, ok, serving, unique, wait_until
 
@@ -72,8 +72,6 @@ ADMIN = {
 }
 
 
-DOCUMENT = document()
-OPERATIONS = sorted((method, path) for path, operations in DOCUMENT["paths"].items() for method in operations)
 GUARDED = [operation for operation in OPERATIONS if operation not in OPEN]
 SCOPES = {
     "ingest": INGEST,

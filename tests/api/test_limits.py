@@ -10,10 +10,11 @@ from itertools import count
 import httpx
 import pytest
 
+from docs.http_reference import openapi as document
 from service import metrics
 from service.api.auth.allowance import MOST_KEPT, Allowance
 from service.api.http import connections
-from tests.api.test_access import DOCUMENT
+from tests.api.test_configuration import CONFIGURED
 from tests.api.test_records import VALID, refused
 from tests.api.wires import AUTHORIZED, Wire, closed_with, wire
 from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, wait_until
@@ -294,14 +295,21 @@ class TestRates:
         assert len(allowance._due) <= MOST_KEPT
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for path, calls in DOCUMENT["paths"].items()
-        if "application/json" in calls.get("post", {}).get("requestBody", {}).get("content", ())
-    ],
-)
+READING_JSON = [
+    *CONFIGURED,
+    "/v1/publications/{publication}/predict",
+    "/v1/publications/{publication}/queries",
+    "/v1/streams/{stream}/records",
+]
+
+
+def test_every_route_that_reads_json_is_known():
+    calls = {path: operations.get("post", {}) for path, operations in document()["paths"].items()}
+    reading = {path for path in calls if "application/json" in calls[path].get("requestBody", {}).get("content", ())}
+    assert reading == set(READING_JSON)
+
+
+@pytest.mark.parametrize("path", READING_JSON)
 @pytest.mark.parametrize(
     "body",
     [

@@ -14,13 +14,14 @@ import requests
 from hypothesis import HealthCheck, Phase, given, settings
 
 from docs.http_reference import openapi as document
+from tests.api.operations import OPERATIONS
 from tests.conftest import Service, ok, unique
 
 if TYPE_CHECKING:
     from schemathesis import Case
     from schemathesis.schemas import APIOperation, BaseSchema
 
-CALLS = [f"{method.upper()} {path}" for path, methods in document()["paths"].items() for method in methods]
+CALLS = [f"{method.upper()} {path}" for method, path in OPERATIONS]
 STATUSES: dict[str, set[int]] = defaultdict(set)
 WITHOUT_END = "/v1/publications/{publication}/events"  # of a publication that there is
 

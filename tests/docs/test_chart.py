@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from service.settings import API_METRICS_PORT, WORKER_METRICS_PORT, Settings
 from tests.docs.pages import ROOT
 
 helm = pytest.importorskip("helm_python", reason="Helm comes as a wheel for Linux on x86-64 alone")
-pytest.importorskip("distributed")
 kubernetes = pytest.importorskip("kubernetes_validate")
+pytestmark = pytest.mark.skipif(not find_spec("distributed"), reason="Dask is not installed")
 
 CHART = ROOT / "deploy" / "helm" / "perennial"
 STORE = {"store": "s3://bucket/prefix", "secret": "object-store"}

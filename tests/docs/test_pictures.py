@@ -4,23 +4,25 @@ from fractions import Fraction
 
 import pytest
 
-from docs import pictures
 from docs.schedule_pictures import SCHEDULES, fits_until, paid
 from service.mechanisms.registry import MECHANISMS
 from tests.docs.pages import ROOT
 
 MOST_BYTES = 40_000
+IMAGES = ROOT / "docs" / "images"
 
 
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, str]:
+    from docs import pictures  # here, because importing matplotlib takes most of a second
+
     return pictures.pictures()
 
 
 def test_every_picture_is_current_and_small(drawn):
-    assert {path.name for path in pictures.IMAGES.glob("*.svg")} == set(drawn)
+    assert {path.name for path in IMAGES.glob("*.svg")} == set(drawn)
     for name, text in drawn.items():
-        assert (pictures.IMAGES / name).read_text() == text, f"{name} is stale: run `make docs`"
+        assert (IMAGES / name).read_text() == text, f"{name} is stale: run `make docs`"
         assert len(text.encode()) < MOST_BYTES, name
 
 

@@ -7,7 +7,6 @@ import subprocess
 
 import pytest
 
-from docs import pictures
 from service.cli import app
 from service.settings import Settings
 from tests.docs.pages import README, ROOT, blocks, deployment_files, page, rows
@@ -25,6 +24,8 @@ def test_it_is_short_and_its_first_screen_says_what_for_whom_the_promise_and_the
 
 
 def test_what_it_says_of_the_picture_is_measured() -> None:
+    from docs import pictures  # here, because importing matplotlib takes most of a second
+
     curves = json.loads((ROOT / "docs/images/rain.json").read_text())
     after = int(re.search(r"From record ([\d,]+) on", README)[1].replace(",", ""))
     plain = dict(curves["without_noise"][0])

@@ -6,7 +6,6 @@ import pytest
 
 from tests.mutation import equivalents
 from tests.mutation.equivalents import Equivalents
-from tests.mutation.mutants import mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,6 +26,8 @@ def test_one_about_lines_that_are_gone_is_refused(entry, tmp_path, monkeypatch):
 
 
 def test_any_value_of_a_listed_constant_is_listed_and_no_other_constants():
+    from tests.mutation.mutants import mutants  # here, because importing mutmut takes most of a second
+
     path = "service/learning/newton.py"
     named = {each: each in Equivalents.read(ROOT) for each in mutants(ROOT, path) if each.function == "<module>"}
     assert {each.diff.split()[1] for each, listed in named.items() if listed} >= {"_SAMPLE", "_PROBES"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
     from tests.worker.published import Bench
 
 # Dask warns where something takes longer than a second, as on a busy machine; in tests a warning is an error.
-pytestmark = pytest.mark.filterwarnings("ignore:Creating scratch directories")
-distributed = pytest.importorskip("distributed")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Creating scratch directories"),
+    pytest.mark.skipif(not find_spec("distributed"), reason="Dask is not installed"),
+]
 CENTER = np.zeros((1, FEATURES + 1))
 
 
 @contextmanager
 def cluster(workers: int, **more: Any) -> Iterator[Any]:
+    import distributed  # here, because it takes half a second
+
     with distributed.LocalCluster(
         n_workers=workers, threads_per_worker=1, dashboard_address=None, protocol="tcp", **more
     ) as made:
