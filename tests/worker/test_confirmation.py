@@ -268,6 +268,7 @@ def test_a_server_that_holds_another_history_than_the_one_read_makes_nothing_vis
         with elsewhere.transaction() as connection:
             connection.execute(text("ALTER TABLE charges DISABLE TRIGGER append_only"))
             connection.execute(text("UPDATE charges SET hash = repeat('0', 64) WHERE id = 5"))
+            connection.execute(text("ALTER TABLE charges ENABLE ALWAYS TRIGGER append_only"))
 
     monkeypatch.setattr(confirmation.high_water_mark, "write", switched)
     bench.shop().confirmer.confirm(1)

@@ -194,11 +194,12 @@ def test_a_number_of_units_that_somebody_changed_is_found(bench: Bench):
     bench.publish_all()
     owner = Database(str(bench.world.settings.migration_url))
     with owner.transaction() as connection:
-        connection.execute(text("ALTER TABLE releases DISABLE TRIGGER USER"))
+        connection.execute(text("ALTER TABLE releases DISABLE TRIGGER append_only"))
         newest = connection.scalar(select(func.max(tables.releases.c.version)))
         model = connection.scalar(select(tables.releases.c.model).where(tables.releases.c.version == newest))
         changed = update(tables.releases).where(tables.releases.c.version == newest)
         connection.execute(changed.values(model=model | {"units": model["units"] + 1}))
+        connection.execute(text("ALTER TABLE releases ENABLE ALWAYS TRIGGER append_only"))
     owner.close()
     (finding,) = verify_segments(bench.database, bench.files)
     assert finding.startswith(f"publication p, version {newest}: it is of {model['units'] + 1} units, and its records")
