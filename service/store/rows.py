@@ -36,6 +36,7 @@ class Rows:
         if len(first) < AT_ONCE:
             yield from first
             return
+        del first
         with self._connection.execute(query, execution_options={"yield_per": AT_ONCE}) as rows:
             yield from rows
 

@@ -17,7 +17,7 @@ from service.ledger import verify as walking
 from service.ledger.verify import verify, verify_segments
 from service.ledger.verify.released import Run, as_begun
 from service.settings import Settings
-from service.store import publications, segments, streams, tables
+from service.store import publications, rows, segments, streams, tables
 from service.store.database import Database
 from service.store.rows import RowsTogether
 from service.store.segment_files import SegmentDamaged, SegmentFiles
@@ -97,8 +97,12 @@ def findings(database: Database, *tamper) -> list[str]:
     return texts
 
 
-def test_an_honest_ledger_has_no_findings(published: Database):
+@pytest.mark.parametrize("at_once", [2, rows.AT_ONCE])
+def test_an_honest_ledger_has_no_findings(published: Database, at_once, monkeypatch):
+    """Of many rows and of few, which are read in different ways."""
+    monkeypatch.setattr(rows, "AT_ONCE", at_once)
     assert findings(published) == []
+    assert findings(published, delete(tables.releases).where(tables.releases.c.version == 3))
 
 
 LEDGER = {
