@@ -14,7 +14,8 @@ from scipy import stats
 from service.privacy.currency import Currency
 
 FALSE_ALARM = 1e-6
-RUNS_BETWEEN_LOOKS = 25
+LOOKS = 24
+RARE = 1e-6
 TOO_SMALL = 2 / 3  # noise a third too small: tests of noise have to notice it
 
 
@@ -127,18 +128,30 @@ def assert_tells_apart_no_better(
 
     hit, false_hit: make one run, with or without the record; they return whether the attacker says that it is there.
     bound: `least_loss` or `least_loss_without_gaussians`: neither falls with a hit more or a false hit less. So runs
-    that are left are not made once they would pass even with hits alone: the verdict is that of all runs.
+    that are left are not made once they would pass even if either attacker hit in them as often as may be (`_at_most`):
+    each look's verdict is that of all runs but for a probability below 2·RARE; then it is too lenient.
     """
-    hits, false_hits = [], []
+    hits, misses = [], []
     for left in range(runs - 1, -1, -1):
         hits.append(bool(hit()))
-        false_hits.append(bool(false_hit()))
-        if left % RUNS_BETWEEN_LOOKS == 0:
-            worst = [*hits, *[True] * left], [*false_hits, *[False] * left]
-            least = bound(*worst, kind, false_alarm=false_alarm)
+        misses.append(not false_hit())
+        if left % (runs // LOOKS or 1) == 0:
+            best = [[*seen, *(np.arange(left) < _at_most(seen, left))] for seen in (hits, misses)]
+            least = bound(best[0], np.logical_not(best[1]), kind, false_alarm=false_alarm)
             if least <= capacity:
                 return
     assert_loses_no_more(least, capacity, false_alarm=false_alarm)
+
+
+def _at_most(seen: list[bool], more: int) -> int:
+    """Return how often so many more runs hit at most, after those that were seen, but for a probability below RARE.
+
+    By the beta-binomial law; that it is rare whatever the rate, `test_chance` adds up.
+    """
+    if all(seen):
+        return more
+    law = stats.betabinom(more, sum(seen) + 1, len(seen) - sum(seen))
+    return more - int(np.searchsorted(np.cumsum(law.pmf(np.arange(more, -1, -1))), RARE, "right"))
 
 
 def assert_above(

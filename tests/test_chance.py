@@ -142,6 +142,19 @@ def test_an_attack_ends_early_and_its_verdict_is_that_of_all_runs(kind, bound):
     assert min(passed) < 100
 
 
+@pytest.mark.parametrize(("runs", "more"), [(13, 317), (200, 130), (600, 1200)])
+def test_runs_that_are_left_hit_no_more_often_but_rarely_whatever_the_rate(runs, more):
+    """Without the uncertainty of the rate, they would."""
+    hits = np.arange(runs + 1)
+    most = np.array([chance._at_most([True] * n + [False] * (runs - n), more) for n in hits])
+
+    def largest(most):
+        rates = np.linspace(0.001, 0.999, 200)
+        return max(stats.binom.pmf(hits, runs, p) @ stats.binom.sf(most, more, p) for p in rates)
+
+    assert largest(most) < chance.RARE < largest(stats.binom.isf(chance.RARE, more, hits / runs))
+
+
 def test_what_was_measured_needs_a_margin_as_wide_as_its_rate_is_small():
     measured = {"mean": 0.95, "spread": 0.01, "runs": 200}
     chance.assert_above(0.93, 0.8, **measured)

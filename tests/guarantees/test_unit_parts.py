@@ -114,7 +114,7 @@ def comparisons(mechanism):
 
     def seen(category):
         run = asking(mechanism, category)
-        return not any(run.ask(FIRST)[1] for _ in range(EASY)) and run.ask(SECOND)[1]
+        return not any(run.is_hard(FIRST) for _ in range(EASY)) and run.is_hard(SECOND)
 
     return [lambda category=category: seen(category) for category in (0, 1)]
 

@@ -180,10 +180,12 @@ def discrete_laplaces(scale: Fraction, count: int) -> list[int]:
     rate = 1 / scale
     near = float(rate)
     drawn: list[int] = []
-    while len(drawn) < count:
-        size, negative = Uniform.fresh().geometric(rate, near), fair_coin()
-        if size or not negative:
-            drawn.append(-size if negative else size)
+    while (left := count - len(drawn)) > 0:
+        words, signs = (memoryview(os.urandom(left * size)) for size in (_EXTENSION // 8, 1))
+        for word, sign in zip(words.cast("Q"), signs, strict=True):
+            size, negative = Uniform(word, _EXTENSION).geometric(rate, near), sign & 1
+            if size or not negative:
+                drawn.append(-size if negative else size)
     return drawn
 
 

@@ -91,13 +91,15 @@ class Run:
 
     def ask(self, query):
         """The answer, and whether it was measured because it was hard."""
-        now, guess = opened(self.chain), query.of(self.histogram.shares)
+        return (self.hit(query), True) if self.is_hard(query) else (query.of(self.histogram.shares), False)
+
+    def is_hard(self, query):
+        """What a comparison says, which is never made again after a yes."""
+        now = opened(self.chain)
         if now is None:
-            return guess, False
-        value = now.instance.value(query.count(self.counts), self.position, guess)
-        if not now.instance.is_above(value, self.mechanism.height, now.noise):
-            return guess, False
-        return self.hit(query), True
+            return False
+        value = now.instance.value(query.count(self.counts), self.position, query.of(self.histogram.shares))
+        return now.instance.is_above(value, self.mechanism.height, now.noise)
 
     def hit(self, query):
         now = opened(self.chain)

@@ -301,7 +301,7 @@ def numbers(start, end):
 @pytest.mark.parametrize("learner", SOLVERS, ids=lambda each: each.get("solver") or each["loss"])
 def test_whatever_the_solver_and_the_loss_noise_covers_the_sensitivity_at_the_share(mechanism, privacy, learner):
     scheduled = publication(mechanism, privacy, **learner)
-    releases = list(run(scheduled, 600, reader()))
+    releases = list(run(scheduled, 300, reader()))
     for release in releases:
         assert release.perturbation.cost(scheduled.currency, release.fit[1] - release.fit[0]) <= release.charge
     profile = ChargesByRecord.of((*release.fit, release.charge) for release in releases)
@@ -327,7 +327,7 @@ def test_the_plan_says_what_the_solver_does():
 def test_a_regression_is_published_with_a_sensitivity_of_each_parents_norm(mechanism, privacy, solver):
     scheduled = publication(mechanism, privacy, task=REGRESSION, solver=solver, regularization=1.0)
     released = {None: np.zeros((1, 4))}
-    releases = list(run(scheduled, 400, numbers))
+    releases = list(run(scheduled, 200, numbers))
     for release in releases:
         center, n = released[release.parent], release.fit[1] - release.fit[0]
         lipschitz = (np.linalg.norm(center) + 2) * 2  # R(R‖c‖ + Y)(1 + R/√α)
