@@ -47,7 +47,7 @@ SCHEMA = {
     "evaluation": evaluation.SLOTS,
 }
 
-_BATCH = 25  # about a month of days that are sent
+_BATCH = 100  # about four months of days that are sent
 REPLAY_SECONDS = 30.0
 
 

@@ -13,6 +13,11 @@ import signal
 import sys
 from itertools import count
 
+# Each bridge would load these again.
+import anyio._backends._asyncio  # noqa: F401
+import certifi  # noqa: F401
+import httpcore._backends.anyio  # noqa: F401
+import httpx  # noqa: F401
 import nats
 from nats.aio.client import Client
 from nats.js import JetStreamContext

@@ -33,7 +33,7 @@ def test_promtool_has_nothing_to_complain_of():
 
 @needs_prometheus
 def test_every_alert_keeps_still_and_fires():
-    promtool("test", "rules", "alerts.test.yaml", folder=FILES)
+    promtool("test", "rules", "alerts.test.yaml", "alerts.day.test.yaml", folder=FILES)
 
 
 @needs_prometheus

@@ -142,7 +142,7 @@ def _as_arrow(block: Block) -> bytes:
     if block.y is not None:
         columns["y"] = _arrow_array(np.ascontiguousarray(block.y, dtype=block.y.dtype.newbyteorder("=")))
     if block.unit is not None:
-        columns["unit"] = pa.array([str(each) for each in block.unit.tolist()])  # a number is the unit of its digits
+        columns["unit"] = _arrow_texts(block.unit)
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -155,6 +155,15 @@ def _arrow_array(numbers: Array) -> Any:
     import pyarrow as pa
 
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _arrow_texts(ids: Array) -> Any:
+    """Return an Arrow array of ids as texts, without pandas; a number is the unit of its digits."""
+    import pyarrow as pa
+
+    encoded = [str(each).encode() for each in ids.tolist()]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
 
 
 def _digest(block: Block) -> str:
