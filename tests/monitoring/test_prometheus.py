@@ -103,12 +103,14 @@ class Prometheus:
         self.log.close()
 
 
-@pytest.fixture
-def watched(tmp_path: Path) -> Iterator[tuple[Up, Prometheus]]:
-    up = Up(tmp_path / "data")
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prometheus]]:
+    """Nothing is published on it before the ordinary day, and an alert fires at the end of the test after that."""
+    folder = tmp_path_factory.mktemp("watched")
+    up = Up(folder / "data")
     port = str(free_port())
     up.start(metrics_port=port)
-    prometheus = Prometheus(tmp_path, f"127.0.0.1:{port}")
+    prometheus = Prometheus(folder, f"127.0.0.1:{port}")
     yield up, prometheus
     prometheus.stop()
     up.process.send_signal(signal.SIGTERM)
@@ -126,28 +128,6 @@ def evaluate(up: Up) -> None:
 def filled(prometheus: Prometheus, expressions: list[str]) -> None:
     for expression in expressions:
         wait_until(lambda expression=expression: prometheus.ask(expression))
-
-
-@needs_prometheus
-@pytest.mark.slow
-def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
-    up, prometheus = watched
-    wait_until(prometheus.ready)
-    wait_until(lambda: prometheus.ask('up{job="perennial-api"}') == [1])
-    publish(up)
-    wait_until(lambda: prometheus.ask("perennial_release_version") == [1])
-    of_evaluations = [each for each in GRAPHS if "perennial_evaluation" in each]
-    filled(prometheus, [each for each in GRAPHS if each not in of_evaluations])
-    time.sleep(1)
-    assert prometheus.ask('ALERTS{alertstate="firing"}') == []
-    evaluate(up)  # ten records show of no model that it is good, which is an alert
-    filled(prometheus, of_evaluations)
-    metadata = prometheus.client.get("/api/v1/metadata").json()["data"]
-    samples = wait_until(lambda: (seen := look(up.url, up.key())).of("perennial_worker_up") and seen)
-    served = {family.name for family in samples.families}
-    assert {name.removesuffix("_total") for name in metadata if name.startswith("perennial_")} <= served
-    used = set(re.findall(r"perennial_[a-z_]+", " ".join([*GRAPHS, *(rule["expr"] for rule in RULES)])))
-    assert {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in used} <= served
 
 
 DAY = [{"kind": "sliding_window", "block": 5, "blocks": 1 + number % 3} for number in range(10)]
@@ -185,3 +165,25 @@ def test_an_ordinary_day_fires_no_alert_and_no_alert_waits_to_fire(watched):
     wait_until(lambda: prometheus.ask("count_over_time(up[1h])")[0] >= before + 5)
     assert prometheus.ask('count_over_time(ALERTS{alertstate="firing"}[1h])') == []
     assert prometheus.ask(f'count_over_time(ALERTS{{alertname!~"{WAITING}"}}[1h])') == []
+
+
+@needs_prometheus
+@pytest.mark.slow
+def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
+    up, prometheus = watched
+    wait_until(prometheus.ready)
+    wait_until(lambda: prometheus.ask('up{job="perennial-api"}') == [1])
+    publish(up)
+    wait_until(lambda: prometheus.ask('perennial_release_version{publication="p"}') == [1])
+    of_evaluations = [each for each in GRAPHS if "perennial_evaluation" in each]
+    filled(prometheus, [each for each in GRAPHS if each not in of_evaluations])
+    time.sleep(1)
+    assert prometheus.ask('ALERTS{alertstate="firing"}') == []
+    evaluate(up)  # ten records show of no model that it is good, which is an alert
+    filled(prometheus, of_evaluations)
+    metadata = prometheus.client.get("/api/v1/metadata").json()["data"]
+    samples = wait_until(lambda: (seen := look(up.url, up.key())).of("perennial_worker_up") and seen)
+    served = {family.name for family in samples.families}
+    assert {name.removesuffix("_total") for name in metadata if name.startswith("perennial_")} <= served
+    used = set(re.findall(r"perennial_[a-z_]+", " ".join([*GRAPHS, *(rule["expr"] for rule in RULES)])))
+    assert {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in used} <= served
