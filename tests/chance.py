@@ -150,8 +150,8 @@ def _at_most(seen: list[bool], more: int) -> int:
     """
     if all(seen):
         return more
-    law = stats.betabinom(more, sum(seen) + 1, len(seen) - sum(seen))
-    return more - int(np.searchsorted(np.cumsum(law.pmf(np.arange(more, -1, -1))), RARE, "right"))
+    chances = stats.betabinom.pmf(np.arange(more, -1, -1), more, sum(seen) + 1, len(seen) - sum(seen))
+    return more - int(np.searchsorted(np.cumsum(chances), RARE, "right"))
 
 
 def assert_above(

@@ -94,7 +94,7 @@ class Run:
         return (self.hit(query), True) if self.is_hard(query) else (query.of(self.histogram.shares), False)
 
     def is_hard(self, query):
-        """What a comparison says, which is never made again after a yes."""
+        """Whether a comparison says so; after a yes none may follow."""
         now = opened(self.chain)
         if now is None:
             return False
