@@ -101,8 +101,6 @@ So often that half the noise (a third of it for objective perturbation with a δ
 by the binomial laws of an attacker's rates, as they were measured in 200 to 2000 runs with that noise. For
 mechanisms of second moments this is not shown, but of `lifelong, memory`: 300 to 400 runs estimate about 1e-2.
 """
-ELSEWHERE = {("sliding_window", "gaussian"), ("multi_resolution", "gaussian")}
-"""Fits as of `continual`, of whose releases `test_released_noise` knows the law: audited here with --long."""
 WATCHED_LONGER = {("scheduled_black_box", "gaussian"): 128, ("improving_black_box", "gaussian"): 64}
 """With --long, where the last eighth of the charges comes later."""
 
@@ -207,9 +205,7 @@ def draw_line(first, second, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [pytest.param(each, marks=[pytest.mark.long] if each in ELSEWHERE else []) for each in CASES], ids=" ".join
-)
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_nobody_can_tell_two_records_apart_better_than_promised(case):
     audit(case, *CASES[case])
 

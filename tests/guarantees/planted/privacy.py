@@ -82,7 +82,7 @@ def laplace_noise_per_coordinate() -> None:
     wrap(noise, "add", lambda _, values, law: values + np.random.default_rng().laplace(0, law.scale, values.shape))
 
 
-@bug(f"{AUDIT}[continual gaussian]")
+@bug(f"{AUDIT}[sliding_window gaussian]")
 def noise_drawn_again() -> None:
     """A step that is run again after a crash, with fresh noise each time, and all results seen: their mean."""
     from service.privacy.noise import additive as noise
