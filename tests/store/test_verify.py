@@ -99,7 +99,7 @@ def findings(database: Database, *tamper) -> list[str]:
 
 @pytest.mark.parametrize("at_once", [2, rows.AT_ONCE])
 def test_an_honest_ledger_has_no_findings(published: Database, at_once, monkeypatch):
-    """Of many rows and of few, which are read in different ways."""
+    """Few rows are read at once, and many through a cursor."""
     monkeypatch.setattr(rows, "AT_ONCE", at_once)
     assert findings(published) == []
     assert findings(published, delete(tables.releases).where(tables.releases.c.version == 3))
