@@ -114,6 +114,8 @@ class TestOverview:
         streams = [service.stream(features=2, epsilon=100) for _ in range(6)]
         oldest, *_ = names = [service.publish(streams[0], WINDOW) for _ in range(8)]
         service.first_release(oldest, streams[0], records=2)
+        for name in names:
+            service.reaches(name, time=2)
         service.first_release(service.publish(streams[1], WINDOW), streams[1], records=2)
         halt = "UPDATE publications SET state = 'halted', seal = '' WHERE name = :name"
         distrust = "UPDATE streams SET distrusted = 'charge 1: its hash' WHERE name = :name"
