@@ -93,7 +93,7 @@ def test_release_charge_events_and_what_is_spent_follow_the_tick(service: Servic
 
 
 def waits_for_its_tick(service: Service, name: str) -> bool:
-    """Return whether the database has a finished step that nobody may see yet."""
+    """Return whether a finished step of the publication waits in the database for its tick."""
     database = Database(service.settings.database_url)
     finished = select(parked.c.publication_id).join(publications, publications.c.id == parked.c.publication_id)
     with contextlib.closing(database), database.transaction() as connection:

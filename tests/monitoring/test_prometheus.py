@@ -111,10 +111,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Prom
     port = str(free_port())
     up.start(metrics_port=port)
     prometheus = Prometheus(folder, f"127.0.0.1:{port}")
-    yield up, prometheus
-    prometheus.stop()
-    up.process.send_signal(signal.SIGTERM)
-    assert up.process.wait(200) == 0
+    try:
+        wait_until(prometheus.ready)
+        wait_until(lambda: prometheus.ask('up{job="perennial-api"}') == [1])
+        yield up, prometheus
+    finally:
+        prometheus.stop()
+        up.process.send_signal(signal.SIGTERM)
+        assert up.process.wait(200) == 0
 
 
 def evaluate(up: Up) -> None:
@@ -140,8 +144,6 @@ WAITING = "PerennialLag|PerennialNoRelease|PerennialApiMissing|PerennialTargetDo
 def test_an_ordinary_day_fires_no_alert_and_no_alert_waits_to_fire(watched):
     """Ten publications started, some stopped, some refused, one stream full: `for` is not what keeps alerts silent."""
     up, prometheus = watched
-    wait_until(prometheus.ready)
-    wait_until(lambda: prometheus.ask('up{job="perennial-api"}') == [1])
     task, batch = {"kind": "classification", "classes": 2}, {"x": [[1, 0]] * 15, "y": [0, 1, 1] * 5}
     with up.client() as client:
         for name, epsilon in (("day", 10), ("full", 1)):
@@ -171,8 +173,6 @@ def test_an_ordinary_day_fires_no_alert_and_no_alert_waits_to_fire(watched):
 @pytest.mark.slow
 def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
     up, prometheus = watched
-    wait_until(prometheus.ready)
-    wait_until(lambda: prometheus.ask('up{job="perennial-api"}') == [1])
     publish(up)
     wait_until(lambda: prometheus.ask('perennial_release_version{publication="p"}') == [1])
     of_evaluations = [each for each in GRAPHS if "perennial_evaluation" in each]

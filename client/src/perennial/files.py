@@ -154,10 +154,9 @@ def _sound(batch: Any) -> Any:
 def _read_by_arrow(file: LocalFile | StoredObject) -> Iterator[Any]:
     """Open a file that Arrow reads ahead in threads of its own; they read one of this machine without Python.
 
-    A thread may still read after an error, or after the caller has stopped. If it calls Python while Python ends,
-    Python aborts the process. If somebody closes its file, it reads from the file that this process has opened
-    since under the same number, and the reader of that file misses a part. So the file closes once its last reader lets
-    go of it.
+    A thread may still read after an error, or after the caller has stopped. A thread that calls Python while Python
+    ends aborts the process. A closed file's number may be given to another file; the thread would then take bytes
+    from that one, and its own reader would miss them. So the file closes once its last reader lets go of it.
     """
     import pyarrow as pa
 

@@ -181,9 +181,9 @@ class ZcdpComponent(Component):
     def held_alone(self, amount: Fraction) -> PrivacyLoss:
         """Return as (ε, δ) what it reserves: its promise, and once it has ended what that leaves.
 
-        A pure one leaves what is charged. A Gaussian one that has charged anything keeps its promise: somebody who
-        looks at releases can choose its stop, and then the ε that its charges imply does not hold at its δ. With a
-        promise of (1, 10^-6) and 1,000 releases that read one record, the best stop needs a δ of 4.7·10^-6.
+        After its end, a pure publication reserves its charges. A Gaussian publication with any charge still reserves
+        its promise: a reader of releases can choose the stop, and then the ε of its charges does not hold at its δ.
+        With a promise of (1, 10^-6) and 1,000 releases that read one record, the best stop needs a δ of 4.7·10^-6.
         """
         wholly = self.running or (self.currency is Currency.ZCDP and amount > 0)
         return self.promise if wholly else self.alone(amount)

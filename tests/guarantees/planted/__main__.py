@@ -9,14 +9,14 @@ import service
 from tests.guarantees.planted import BUGS
 
 
-def planted(names: list[str]) -> int:
-    """Plant these in a process of their own, one after the other, until one can't be; return how many could be."""
+def plant_until_one_fails(names: list[str]) -> int:
+    """Plant bugs in a process of their own, one after the other, until one fails; return how many were planted."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         for name in names:
             try:
                 BUGS[name].plant()
-            except BaseException as error:  # noqa: BLE001 - whatever it is, somebody reads it
+            except BaseException as error:  # noqa: BLE001 - any error is printed
                 if name == names[0]:
                     print(f"{name}: {type(error).__name__}: {error}", flush=True)
                 os._exit(0)
@@ -34,8 +34,8 @@ for module in walk_packages(service.__path__, "service."):
         import_module(module.name)  # once, and not again in each process
 names, all_can_be = list(BUGS), True
 while names:
-    # Maybe only another bug stands in the way of the next one: it comes first in a process without the others.
-    many = planted(names)
+    # A bug planted before may be in the way of one that fails: that one is tried again, first in a new process.
+    many = plant_until_one_fails(names)
     all_can_be &= many > 0
     names = names[max(many, 1) :]
 sys.exit(not all_can_be)
