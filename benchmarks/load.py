@@ -83,7 +83,8 @@ def key_of(client: LocalClient) -> Path:
 
 
 def started(client: LocalClient, stream: str, file: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "perennial", "load", stream, str(file), "--label", "y", "--url", client.url]
+    program = str(Path(sys.executable).with_name("perennial"))
+    command = [program, "load", stream, str(file), "--label", "y", "--url", client.url]
     return subprocess.Popen(
         [*command, "--key-file", str(key_of(client)), "--state", str(file.parent / "state")],
         stdout=subprocess.DEVNULL,

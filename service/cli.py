@@ -1,22 +1,21 @@
 """`perennial`: the commands."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
+from service import client_commands
 from service.process import keep_memory, leave_no_crash_dumps, loading
-from service.settings import Settings
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+    from service.settings import Settings
 
 Model = TypeVar("Model", bound="BaseModel")
 
@@ -36,6 +35,8 @@ def main(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if show_version:
+        from importlib.metadata import version
+
         print(version("perennial"))
         raise typer.Exit
     if context.invoked_subcommand is None:
@@ -296,22 +297,13 @@ _OF_THE_CLIENT = {"allow_extra_args": True, "ignore_unknown_options": True}
 @app.command(add_help_option=False, context_settings=_OF_THE_CLIENT)
 def load(context: typer.Context) -> None:
     """Append files to a stream: CSV, Parquet, Arrow or NDJSON. The Python client does it, which must be installed."""
-    _client("load", "arrow", context.args)
+    client_commands.become("load", context.args)
 
 
 @app.command(add_help_option=False, context_settings=_OF_THE_CLIENT)
 def bridge(context: typer.Context) -> None:
     """Send a message broker's messages to a stream. The Python client does it, which must be installed."""
-    _client("bridge", "nats", context.args)
-
-
-def _client(command: str, extra: str, arguments: list[str]) -> None:
-    """Become a command of the Python client."""
-    if find_spec("perennial") is None:
-        _fail(
-            f"`{command}` is the Python client's: install it from the project's folder, pip install './client[{extra}]'"
-        )
-    os.execv(sys.executable, [sys.executable, "-m", "perennial", command, *arguments])  # noqa: S606
+    client_commands.become("bridge", context.args)
 
 
 def _absolute(place: str | Path) -> str:
@@ -342,8 +334,10 @@ def _load_parts() -> None:
         import service.worker.main  # noqa: F401
 
 
-def _settings(*, servers: bool = False, database: bool = False) -> Settings:
+def _settings(*, servers: bool = False, database: bool = False) -> "Settings":
     from pydantic import ValidationError
+
+    from service.settings import Settings
 
     try:
         settings = Settings()

@@ -9,7 +9,19 @@ import pytest
 import perennial
 from tests.client.test_estimators import model
 
-OPTIONAL = ("pandas", "polars", "pyarrow", "sklearn", "onnx", "tqdm", "service", "obstore", "nats", "sqlite3")
+OPTIONAL = (
+    "pandas",
+    "polars",
+    "pyarrow",
+    "sklearn",
+    "onnx",
+    "tqdm",
+    "service",
+    "obstore",
+    "nats",
+    "asyncio",
+    "sqlite3",
+)
 
 
 def test_nothing_optional_is_imported_before_it_is_wanted():

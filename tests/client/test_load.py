@@ -1,6 +1,7 @@
 """`perennial load`: files of every kind, none of their records twice, and no word of what is in them."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 import perennial.__main__ as command
 from perennial import files
 from perennial.stores import LocalFile
-from service import cli
+from service import cli, client_commands
 from tests.client.conftest import numbered, posts
 from tests.conftest import Service
 
@@ -146,7 +147,7 @@ def test_files_and_keys_that_are_not_there_are_named(service: Service, load, key
     ("arguments", "extra"), [(["load", "days", "days.csv"], "arrow"), (["bridge", "nats", "days"], "nats")]
 )
 def test_without_the_client_its_commands_say_what_to_install(monkeypatch, arguments, extra):
-    monkeypatch.setattr(cli, "find_spec", lambda _: None)
+    monkeypatch.setattr(client_commands, "find_spec", lambda _: None)
     answer = CliRunner().invoke(cli.app, arguments)
     assert (answer.exit_code, f"./client[{extra}]" in answer.output) == (cli.CONFIGURATION_ERROR, True)
 
@@ -161,6 +162,28 @@ def test_the_command_of_the_service_hands_it_over(service: Service, client, key_
     )
     assert (loaded.returncode, loaded.stdout) == (0, f"{path}: {RECORDS} records accepted\n"), loaded.stderr
     numbered(stream, RECORDS)
+
+
+HANDED_OVER = """
+import os, sys
+from service.__main__ import main
+
+def become(program, arguments, environment):
+    print("typer" in sys.modules, *arguments[1:], environment["OPENBLAS_NUM_THREADS"])
+    sys.exit()
+
+os.execve = become
+sys.argv[1:] = ["load", "days", "days.csv"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")])
+def test_it_is_handed_over_before_the_service_loads_its_commands(monkeypatch, given, threads):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    program = [sys.executable, "-c", HANDED_OVER]
+    printed = subprocess.run(program, env=os.environ | given, capture_output=True, text=True, check=True).stdout
+    assert printed == f"False -m perennial load days days.csv {threads}\n"
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from pathlib import Path
 
-from perennial import nats_bridge
 from perennial.loading import positive
-from perennial.nats_source import Options
 
 DESCRIPTION = (
     "Send the messages of a JetStream stream of NATS to a stream of the service, every record once. A message holds "
@@ -50,6 +47,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(key: str, arguments: argparse.Namespace) -> None:
     """Bridge until the command is interrupted."""
+    import asyncio
+
+    from perennial import nats_bridge
+    from perennial.nats_source import Options
+
     options = Options(
         servers=arguments.server or ["nats://127.0.0.1:4222"],
         credentials=arguments.credentials,
