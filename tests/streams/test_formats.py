@@ -172,6 +172,12 @@ class TestArrow:
     def test_what_is_no_stream_is_refused(self, body):
         assert self.reason(body) == "the body is not an Arrow IPC stream"
 
+    def test_nothing_follows_the_end_of_a_stream(self):
+        whole = Arrow("fixed")([[1, 2]], [0])
+        assert len(READERS[ARROW](whole, TWO)["y"]) == 1
+        for more in (whole, b"\0"):
+            assert "bytes follow the end" in self.reason(whole + more)
+
     def test_buffers_that_would_grow_are_refused_before_they_do(self):
         packed = base64.b85decode(COMPRESSED)
         assert "uncompressed" in self.reason(zlib.decompress(packed), UNLABELLED)

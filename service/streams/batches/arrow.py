@@ -145,6 +145,8 @@ def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Itera
         if marker != 0xFFFFFFFF or length < 0:
             raise ValueError("not a message")
         if length == 0 and layout:  # the end of the stream
+            if position + 8 < len(body):  # their sender would believe that they are stored
+                raise InvalidRecords((None, "bytes follow the end of the Arrow stream: send each stream by itself"))
             return
         start = position + 8 + length  # of the message's buffers
         metadata = body[position + 8 : start]
