@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from perennial.batches import MOST_RECORDS, cut, ready
-from perennial.data import ROWS_GATHERED, blocks, features_of
+from perennial.batches import ARROW, MOST_RECORDS, cut, encode, ready
+from perennial.data import ROWS_GATHERED, Block, blocks, features_of
 from perennial.errors import InvalidData, InvalidRow
 
 X = np.array([[1.5, -2.0], [0.25, 4.0], [3.0, 0.0]])
@@ -128,6 +128,21 @@ from perennial.data import blocks
 assert batch.body and "pandas" not in sys.modules, sorted(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("y", [None, Y, [0.5, 1.5, 2.5]])
+@pytest.mark.parametrize("unit", [None, ["anna", "bert", "anna"]])
+def test_a_body_is_what_a_writer_of_arrow_streams_writes(y, unit):
+    block = Block(
+        x=X, y=None if y is None else np.array(y), unit=None if unit is None else np.array(unit, dtype=object)
+    )
+    media_type, body = encode(block)
+    assert media_type == ARROW
+    sink = pa.BufferOutputStream()
+    with pa.ipc.open_stream(body) as read, pa.ipc.new_stream(sink, read.schema) as writer:
+        (batch,) = read
+        writer.write_batch(batch)
+    assert body == sink.getvalue().to_pybytes()
 
 
 def test_rows_are_gathered_and_blocks_are_cut():
