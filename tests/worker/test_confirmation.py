@@ -4,16 +4,17 @@
 import threading
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import text, update
 from sqlalchemy.engine import make_url
 
-from service.ledger import high_water_mark, open_entry, open_free_ledgers, open_ledger, spending
+from service.ledger import charged_rows, high_water_mark, open_entry, open_free_ledgers, open_ledger, spending
 from service.ledger.verify import verify
 from service.publishing import confirmation
 from service.store import charges, erasing, leases, newest, publications, releases, shown, streams, tables
 from service.store.database import Database, DatabaseUnsafe
-from tests.conftest import wait_until
+from tests.conftest import ADMIN_KEY, serving, wait_until
 from tests.worker.published import Bench
 from tests.worker.test_publishing import bench  # noqa: F401
 
@@ -71,6 +72,27 @@ def test_what_the_mark_does_not_hold_nobody_sees(bench: Bench, monkeypatch):
     assert sums(bench) == (10, 12, (4, 1, 1), [pytest.approx(i / 3) for i in (2, 2, 1, 1, 3, 3, 3, 3, 1, 1)])
     assert bench.stream().distrusted is None
     assert_verifies(bench)
+
+
+def seen_while_a_worker_publishes(bench: Bench, monkeypatch: pytest.MonkeyPatch, path: str) -> dict[str, Any]:
+    """Return what the API answers if charges are committed, and not confirmed, after it has read the rows of others."""
+    real, headers = charged_rows.rows, {"Authorization": f"Bearer {ADMIN_KEY}"}
+
+    def rows(*args: Any, **options: Any) -> Any:
+        read = real(*args, **options)
+        crash_before_the_mark(bench, monkeypatch)
+        return read
+
+    monkeypatch.setattr(charged_rows, "rows", rows)
+    with serving(bench.world.settings) as url:
+        answer = httpx.get(url + path, headers=headers, timeout=60).raise_for_status().json()
+    assert bench.counts()[1] > 0
+    return answer
+
+
+def test_what_is_committed_while_the_ledger_is_read_takes_nothing_off(bench: Bench, monkeypatch):
+    ranges = seen_while_a_worker_publishes(bench, monkeypatch, "/v1/streams/s/ledger")["ranges"]
+    assert ranges == [{"start": 0, "end": 10, "epsilon": 0, "delta": 0, "declassified": False}]
 
 
 def test_one_mark_confirms_all_that_is_committed_on_a_stream(bench: Bench, monkeypatch):

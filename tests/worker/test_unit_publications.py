@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, text, update
 
+from service.api.routes import units
 from service.ledger import open_entry, open_ledger, reservations, spending
 from service.ledger.errors import BudgetExceeded
 from service.ledger.invariants import over_cap
@@ -25,6 +26,7 @@ from service.streams.units import UnitState, UnitStates, counting_slots
 from tests.conftest import World
 from tests.mechanisms import cases
 from tests.worker.published import Bench, published
+from tests.worker.test_confirmation import seen_while_a_worker_publishes
 
 M, SEPARATION = 4, 3
 SCHEMA = {
@@ -221,6 +223,12 @@ def test_a_unit_whose_slots_are_lost_has_spent_no_less_than_it_has(bench: Bench)
             bound = spent(mine[first:], spending.Lost(slots=first, before=mine[-1]))
             assert truth <= bound <= 1
             assert spent(mine[first:], spending.Lost()) < bound
+
+
+def test_what_is_committed_while_a_unit_is_looked_up_takes_nothing_off(bench: Bench, monkeypatch):
+    monkeypatch.setattr(units, "pseudonym", lambda *_: records()["unit"][0].tobytes())
+    seen = seen_while_a_worker_publishes(bench, monkeypatch, "/v1/streams/s/units/any")
+    assert (seen["spent"]["epsilon"], len(seen["records"])) == (0, M)
 
 
 @pytest.mark.parametrize("bench", [SCALES | {"privacy": GAUSSIAN}], ids=["scales"], indirect=True)

@@ -25,6 +25,7 @@ from service.privacy.accounting.charges_by_record import covered
 from service.privacy.accounting.composition import PrivacyLoss, Slots
 from service.privacy.currency import Currency, round_up
 from service.store import charges, publications, streams
+from service.store.database import ONE_VIEW
 from service.store.keys import Key
 from service.store.rows import Rows
 
@@ -126,6 +127,7 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
     """
 
     def look(connection: Connection) -> Response:
+        connection.execute(ONE_VIEW)  # else a charge that is committed meanwhile is taken off what it is not in yet
         row = stream_or_404(connection, key, stream)
         of_it = publications.of_stream(connection, row.id)
         reserved, evaluated = (

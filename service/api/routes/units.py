@@ -18,6 +18,7 @@ from service.ledger import spending
 from service.privacy.accounting.composition import Slots
 from service.publishing import units as found_units
 from service.store import keys, segments, streams, units
+from service.store.database import ONE_VIEW
 from service.store.streams import Stream
 from service.streams.units import NEVER, InvalidUnit, UnitState, pseudonym, set_aside
 
@@ -52,6 +53,7 @@ async def get_unit(stream: str, unit: Unit, request: Request, admin: Admin, shar
     def look() -> UnitInfo:
         slots = found_units.counting_slots_of(shared.database, shared.files, row, name, row.records)
         with shared.database.transaction() as connection:
+            connection.execute(ONE_VIEW)
             state, erased = units.state(connection, row.id, name)
             most = row.parsed_schema.unit.max_records if row.parsed_schema.unit else 1
             counting, lost = _with_dropped(slots, state, segments.kept_from(connection, row.id))
