@@ -116,6 +116,21 @@ def test_an_array_that_is_filled_again_is_sent_as_it_was_each_time(items, record
     assert np.concatenate([batch.block.x[:, 0] for batch in batches]).tolist() == list(range(records))
 
 
+def test_a_frame_that_is_filled_again_is_sent_as_it_was_each_time():
+    """Else features of one filling would be sent with labels of the next."""
+    frame = pd.DataFrame({"a": np.zeros(5), "y": np.zeros(5)})
+
+    def fillings() -> Iterator[pd.DataFrame]:
+        for first in range(0, 20, 5):
+            for column in frame:
+                frame.loc[:, column] = np.arange(first, first + 5.0)
+            yield frame
+
+    batches = list(cut(blocks(fillings(), label="y"), 3))
+    for values in ([batch.block.x[:, 0] for batch in batches], [batch.block.y for batch in batches]):
+        assert np.concatenate(values).tolist() == list(range(20))
+
+
 @pytest.mark.parametrize("made", [lambda row: row, lambda row: (row, 1)], ids=["rows", "pairs"])
 def test_rows_that_cannot_be_copied_are_read(made):
     connection = sqlite3.connect(":memory:")

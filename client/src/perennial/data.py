@@ -319,7 +319,8 @@ def _of_items(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
 def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
     """Yield blocks, and rows gathered to blocks.
 
-    Both are copies, since an iterable may fill one array again and again. Tables and frames are passed on as they are.
+    Both are copies, since an iterable may fill one array or frame again and again. Arrow's tables
+    are meant never to change, and are not copied.
     """
     rows: list[Row] = []
     for item in items:
@@ -335,7 +336,8 @@ def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
             yield _gathered(rows, choice.names)
             rows = []
         if whole is not None:
-            yield whole if hasattr(item, "__arrow_c_stream__") else whole.copied()
+            is_frame = hasattr(item, "to_numpy")
+            yield whole if hasattr(item, "__arrow_c_stream__") and not is_frame else whole.copied()
     if rows:
         yield _gathered(rows, choice.names)
 
