@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { HUES, colour, draw, line } from "./charts.js";
-import { $, amount, count, fact, h, replace, table } from "./dom.js";
+import { $, amount, count, fact, h, replace, table, toPublication } from "./dom.js";
 
 const MOST_BLOCKS = 200;
 const MOST_BANDS = 4; // more bands hide each other
@@ -108,13 +108,13 @@ function scale(blocks) {
 }
 
 /** Shows how good a publication is, where an evaluation counts it. */
-export async function judged({ name, evaluation: told }, { class_names: classes }) {
+export async function judged({ name, stream, evaluation: told }, { class_names: classes }) {
   $("quality").hidden = !told;
   if (!told) return;
   const { items } = await get(`/v1/publications/${told.publication}/releases?limit=${MOST_BLOCKS}`);
   const blocks = blocksOf(items.toReversed(), name);
   replace($("quality-said"), sentence(told));
-  replace($("quality-by"), h("a", { href: `/dashboard/publications/${told.publication}` }, told.publication));
+  replace($("quality-by"), toPublication(told.publication, stream));
   replace($("quality-facts"), ...details(told, classes));
   $("quality-table").hidden = !told.table || told.table.length > MOST_CLASSES;
   if (!$("quality-table").hidden) replace($("quality-table"), ...confusion(told.table, classes));
@@ -217,7 +217,7 @@ const swatch = (hue) => {
 };
 
 /** Shows all publications that an evaluation counts, side by side. */
-export async function compared({ name, mechanism }) {
+export async function compared({ name, stream, mechanism }) {
   const found = mechanism.kind === "evaluation" && (await get(`/v1/publications/${name}/releases?limit=${MOST_BLOCKS}`)).items;
   $("compared").hidden = !found?.length;
   if ($("compared").hidden) return;
@@ -228,9 +228,8 @@ export async function compared({ name, mechanism }) {
   const figures = await comparable(name, newest);
   const row = (each) => {
     const { version, low, high, [key]: value } = figures[each];
-    const link = h("a", { href: `/dashboard/publications/${each}` }, each);
     const none = version === null;
-    return [[swatch(hue(each)), link], none ? "none yet" : count(version), none ? "–" : text(value), none ? "–" : between(low, high)];
+    return [[swatch(hue(each)), toPublication(each, stream)], none ? "none yet" : count(version), none ? "–" : text(value), none ? "–" : between(low, high)];
   };
   const caption = names.some((each) => figures[each].blocks > 1)
     ? "Publications, by their newest blocks together"
