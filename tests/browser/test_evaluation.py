@@ -1,10 +1,12 @@
 """How good models are, on the pages of a publication and of its evaluation."""
 
 import math
+import re
+from functools import partial
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from service.mechanisms.evaluation.drift import RATE
 from tests.api.test_evaluation import EVERY, LARGE, evaluate
@@ -131,5 +133,35 @@ def test_errors_of_regressions_and_what_has_no_model_yet(service: Service, page:
     page.route(f"**/v1/publications/{evaluation}/releases?*", lambda route: route.fulfill(json={"items": listed}))
     visit(page, service, learns)
     expect(page.locator("#quality-said")).to_have_text(sentence)
+    expect(page.locator("#problem")).to_be_empty()
+    page.unroute_all()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_figures_of_another_streams_publication_of_the_name_are_not_shown(
+    service: Service, page: Page, evaluated, elsewhere
+):
+    learns, stays, evaluation = evaluated
+    described = {each: ok(service.client().get(f"/v1/publications/{each}")) for each in evaluated}
+    recent = described[learns]["evaluation"]["recent"] | {"accuracy": 0.0123, "blocks": 7}
+    for name in (learns, stays):
+        described[name]["evaluation"] |= {"recent": recent, "drift": False, "worse": False}
+    if elsewhere:
+        described[stays]["stream"] = described[evaluation]["stream"] = "another"
+    for name, answer in described.items():
+        page.route(f"**/v1/publications/{name}", partial(Route.fulfill, json=answer))
+    visit(page, service, learns)
+    expect(page.locator("#quality-said")).to_contain_text("Right for 1 % of records")
+    expect(page.locator("#quality-key")).to_have_text("" if elsewhere else re.compile("Accuracy of each block"))
+    expect(page.locator("#quality-chart")).to_be_visible(visible=not elsewhere)
+    page.unroute(f"**/v1/publications/{evaluation}")
+    visit(page, service, evaluation)
+    table = page.get_by_role(
+        "region", name="Publications in the newest block" if elsewhere else "by their newest blocks"
+    )
+    expect(table).to_be_visible()
+    expect(page.locator("#compared-said")).to_contain_text(
+        "% of records right" if elsewhere else "1 % of records right in"
+    )
     expect(page.locator("#problem")).to_be_empty()
     page.unroute_all()

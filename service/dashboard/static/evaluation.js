@@ -111,8 +111,9 @@ function scale(blocks) {
 export async function judged({ name, stream, evaluation: told }, { class_names: classes }) {
   $("quality").hidden = !told;
   if (!told) return;
-  const { items } = await get(`/v1/publications/${told.publication}/releases?limit=${MOST_BLOCKS}`);
-  const blocks = blocksOf(items.toReversed(), name);
+  const at = `/v1/publications/${told.publication}`;
+  const [evaluation, { items }] = await Promise.all([get(at), get(`${at}/releases?limit=${MOST_BLOCKS}`)]);
+  const blocks = evaluation.stream === stream ? blocksOf(items.toReversed(), name) : []; // else another one of the name
   replace($("quality-said"), sentence(told));
   replace($("quality-by"), toPublication(told.publication, stream));
   replace($("quality-facts"), ...details(told, classes));
@@ -172,11 +173,15 @@ function confusion(counts, classes) {
   ];
 }
 
-/** The figures by which publications are compared: as `telling` chooses, the newest block's if that is so for any. */
-async function comparable(evaluation, newest) {
+/**
+ * The figures by which publications are compared: as `telling` chooses, the newest block's if that is so for any, or if
+ * the name of any means a publication of another stream.
+ */
+async function comparable(evaluation, stream, newest) {
   const known = Object.keys(newest).filter((each) => newest[each].version !== null);
   if (known.length > MOST_COMPARED) return newest;
-  const told = await Promise.all(known.map(async (each) => (await get(`/v1/publications/${each}`)).evaluation));
+  const publications = await Promise.all(known.map((each) => get(`/v1/publications/${each}`)));
+  const told = publications.map((each) => (each.stream === stream ? each.evaluation : null));
   if (told.some((each) => each?.publication !== evaluation || telling(each) === each)) return newest;
   return { ...newest, ...Object.fromEntries(known.map((each, number) => [each, { ...newest[each], ...told[number].recent }])) };
 }
@@ -225,7 +230,7 @@ export async function compared({ name, stream, mechanism }) {
   const names = mechanism.of.filter((each) => newest[each]);
   const hue = (each) => HUES[names.indexOf(each) % HUES.length];
   const { title, key, text, between } = kind(newest[names[0]]);
-  const figures = await comparable(name, newest);
+  const figures = await comparable(name, stream, newest);
   const row = (each) => {
     const { version, low, high, [key]: value } = figures[each];
     const none = version === null;
