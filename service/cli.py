@@ -161,12 +161,16 @@ def copy_segments(
     target: Annotated[str, typer.Argument(help="The same; empty, or left by an attempt that was stopped.")],
 ) -> None:
     """Copy all numbered records to another folder or object store, while no API and no worker runs."""
+    from service.addresses import segment_place
     from service.store.segment_copying import PlaceTaken, copy
     from service.store.segment_files import StoreUnsuitable
     from service.store.segment_places import open_place
 
     settings = _settings()
-    places = [each if "://" in each else Path(each) for each in (source, target)]
+    try:
+        places = [segment_place(each) for each in (source, target)]
+    except ValueError as error:
+        _fail(str(error))
     if isinstance(places[0], Path) and not places[0].is_dir():
         _fail(f"there is no folder {source}")
     try:

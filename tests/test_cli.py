@@ -142,6 +142,7 @@ def test_a_bad_setting_is_named():
 
 
 ENCODED = "percent-encoded (@ is %40, : is %3A"
+STORES = "begins with s3://, gs:// or az://"
 
 
 @pytest.mark.parametrize("command", ["up", "api", "worker", "migrate", "ledger verify", "segments copy a b"])
@@ -151,6 +152,9 @@ ENCODED = "percent-encoded (@ is %40, : is %3A"
         ("DATABASE_URL", f"postgresql://u:pw@x:{SECRET}@127.0.0.1:5432/x", ENCODED),
         ("DATABASE_URL", f"postgresql://u:pw@{SECRET}@127.0.0.1:5432/x", ENCODED),
         ("DATABASE_URL", f"postgresql://u:pw@127.0.0.1:5432/x?{SECRET}=1", "an option behind the ?"),
+        ("DATABASE_URL", f"postgresql://u:{SECRET}@127.0.0.1:5432/x?sslmode=bogus", "can't be used, since PostgreSQL"),
+        ("DATABASE_URL", f"postgresql://u:pw@/x?host=a:1&host=b:2&sslmode={SECRET}", "can't be used, since PostgreSQL"),
+        ("DATABASE_URL", f"postgresql://u:{SECRET}@127.0.0.1:65536/x", ENCODED),
         ("DATABASE_URL", f"mysql://u:{SECRET}@127.0.0.1/x", "begins with postgresql://"),
         ("DATABASE_URL", f"host=127.0.0.1 password={SECRET}", "begins with postgresql://"),
         ("MIGRATION_URL", f"postgresql://u:pw@x:{SECRET}@127.0.0.1:5432/x", ENCODED),
@@ -159,8 +163,9 @@ ENCODED = "percent-encoded (@ is %40, : is %3A"
         ("REDIS_URL", f"redis+cluster://127.0.0.1:1,127.0.0.1:{SECRET}", ENCODED),
         ("REDIS_URL", f"redis://127.0.0.1:1?{SECRET}=1", ENCODED),
         ("REDIS_URL", f"http://{SECRET}", "must be like redis://"),
-        ("SEGMENT_STORE", f"s3:/{SECRET}/x", "must be like s3://BUCKET/PREFIX"),
-        ("SEGMENT_STORE", f"S3://{SECRET}/x", "must be like s3://BUCKET/PREFIX"),
+        ("SEGMENT_STORE", f"s3:/{SECRET}/x", STORES),
+        ("SEGMENT_STORE", f"gs:/{SECRET}/x", STORES),
+        ("SEGMENT_STORE", f"S3://{SECRET}/x", STORES),
     ],
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused_by_every_command_that_reads_settings_and_not_repeated(
@@ -180,6 +185,7 @@ def test_an_address_that_is_none_is_refused_by_every_command_that_reads_settings
         ("database_url", "postgresql+psycopg://u:p/w?#@[::1]:5432/x?sslmode=require&target_session_attrs=primary"),
         ("database_url", "postgresql://u@/x?host=a:1&host=b:2"),
         ("database_url", "postgresql:///x?host=/run/postgresql"),
+        ("database_url", "postgresql://u:pw@x/x?hostaddr=127.0.0.1&sslmode=verify-full&sslrootcert=system"),
         ("redis_url", "redis://u:p@w:x@127.0.0.1:1/0, rediss://:p,w@[::1]"),
         ("redis_url", "unix:///run/valkey.sock?db=1"),
         ("redis_url", "rediss+cluster://u:p,w@a:1,b"),
@@ -190,9 +196,26 @@ def test_an_address_is_taken_as_it_is_written(setting, value):
     assert getattr(Settings(_env_file=None, **{setting: value}), setting) == value
 
 
-@pytest.mark.parametrize("folder", ["segments", "./s3:/x", "a/b:/c", "/s3:/x"])
+@pytest.mark.parametrize("folder", ["segments", "./s3:/x", "a/b:/c", "/s3:/x", "data:/x", "s3:x"])
 def test_a_folder_is_a_folder(folder):
     assert Settings(_env_file=None, segment_store=folder).segment_store == Path(folder)
+
+
+def test_options_of_a_database_are_checked_without_the_servers_that_variables_name(monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"PGHOST": "a,b", "PGHOSTADDR": "127.0.0.1,127.0.0.1", "PGPORT": "1,2"}.items():
+        monkeypatch.setenv(name, value)
+    url = "postgresql://u:pw@/x?sslmode=require"
+    assert Settings(_env_file=None, database_url=url).database_url == url
+
+
+@pytest.mark.parametrize("address", ["s3:/bucket/x", "gs:/bucket", "AZ://bucket"])
+def test_no_segments_are_copied_to_or_from_a_folder_that_was_meant_as_a_store(tmp_path: Path, address):
+    (tmp_path / "segments").mkdir()
+    for places in ((str(tmp_path / "segments"), address), (address, str(tmp_path / "segments"))):
+        done = invoked("segments", "copy", *places)
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (78, "", 1)
+        assert STORES in done.stderr
+    assert not Path(address).exists()
 
 
 @pytest.mark.parametrize("host", ["300.1.1.1", "203.0.113.7", "no-such-host.invalid"])

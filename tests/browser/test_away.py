@@ -79,5 +79,9 @@ def test_signing_in_leads_back_to_the_version_that_was_looked_at(service: Servic
     name = service.publish(stream, {"kind": "sliding_window", "block": 1, "blocks": 1})
     service.post(stream, [[0.5, 0.5]], [0])
     service.reaches(name, time=1)
-    sign_in(page, service.key("read", streams=[stream]), f"/dashboard/publications/{name}#1")
+    sign_in(page, service.key("read", streams=[stream]), f"/dashboard/publications/{name}?stream={stream}#1")
     expect(page.get_by_role("dialog", name=f"{name}, version 1")).to_be_visible()
+
+
+def test_signing_in_leads_back_to_a_part_of_a_page(service: Service, page: Page):
+    sign_in(page, service.key("read"), f"/dashboard/streams/{service.stream()}#publish")

@@ -1,10 +1,12 @@
 """How good models are, on the pages of a publication and of its evaluation."""
 
 import math
+import re
+from functools import partial
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from service.mechanisms.evaluation.drift import RATE
 from tests.api.test_evaluation import EVERY, LARGE, evaluate
@@ -65,6 +67,9 @@ def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: 
     expect(page.locator("#quality-facts")).to_contain_text(f"Newest block{whole(figures['accuracy'])} %")
     expect(page.locator("#quality-facts")).to_contain_text("Recall of rain")
     activate(page.get_by_text("Which classes it takes for which"))
+    stream = learns.removesuffix("-learns")
+    by = page.locator("#quality-by").get_by_role("link")
+    expect(by).to_have_attribute("href", f"/dashboard/publications/{evaluation}?stream={stream}")
     counts = page.locator("#quality-table tbody").get_by_role("row")
     expect(counts).to_have_count(2)
     expect(page.locator("#quality-table thead")).to_contain_text("predicted rain")
@@ -98,6 +103,9 @@ def test_an_evaluation_shows_its_publications_side_by_side(service: Service, pag
     rows = page.locator("#compared-table tbody").get_by_role("row")
     expect(rows).to_have_count(2)
     expect(rows.filter(has_text=stays)).to_contain_text("%")
+    stream = learns.removesuffix("-learns")
+    link = rows.get_by_role("link", name=stays)
+    expect(link).to_have_attribute("href", f"/dashboard/publications/{stays}?stream={stream}")
     until(page, "document.getElementById('compared-chart').data")
     assert {learns, stays} <= set(page.evaluate("document.getElementById('compared-chart').data.map((it) => it.name)"))
     expect(page.locator("#quality")).to_be_hidden()
@@ -125,5 +133,35 @@ def test_errors_of_regressions_and_what_has_no_model_yet(service: Service, page:
     page.route(f"**/v1/publications/{evaluation}/releases?*", lambda route: route.fulfill(json={"items": listed}))
     visit(page, service, learns)
     expect(page.locator("#quality-said")).to_have_text(sentence)
+    expect(page.locator("#problem")).to_be_empty()
+    page.unroute_all()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_figures_of_another_streams_publication_of_the_name_are_not_shown(
+    service: Service, page: Page, evaluated, elsewhere
+):
+    learns, stays, evaluation = evaluated
+    described = {each: ok(service.client().get(f"/v1/publications/{each}")) for each in evaluated}
+    recent = described[learns]["evaluation"]["recent"] | {"accuracy": 0.0123, "blocks": 7}
+    for name in (learns, stays):
+        described[name]["evaluation"] |= {"recent": recent, "drift": False, "worse": False}
+    if elsewhere:
+        described[stays]["stream"] = described[evaluation]["stream"] = "another"
+    for name, answer in described.items():
+        page.route(f"**/v1/publications/{name}", partial(Route.fulfill, json=answer))
+    visit(page, service, learns)
+    expect(page.locator("#quality-said")).to_contain_text("Right for 1 % of records")
+    expect(page.locator("#quality-key")).to_have_text("" if elsewhere else re.compile("Accuracy of each block"))
+    expect(page.locator("#quality-chart")).to_be_visible(visible=not elsewhere)
+    page.unroute(f"**/v1/publications/{evaluation}")
+    visit(page, service, evaluation)
+    table = page.get_by_role(
+        "region", name="Publications in the newest block" if elsewhere else "by their newest blocks"
+    )
+    expect(table).to_be_visible()
+    expect(page.locator("#compared-said")).to_contain_text(
+        "% of records right" if elsewhere else "1 % of records right in"
+    )
     expect(page.locator("#problem")).to_be_empty()
     page.unroute_all()

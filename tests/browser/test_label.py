@@ -115,6 +115,8 @@ def test_ten_records_are_labelled_with_the_keyboard_alone_and_a_model_appears(se
     assert sent == chosen
     expect(page.locator("#tiles")).to_contain_text("By you10 labels")
     expect(page.locator("#tiles")).to_contain_text("version 1")
+    releases = page.get_by_role("link", name="all releases")
+    expect(releases).to_have_attribute("href", f"/dashboard/publications/{publication}?stream={stream}")
     expect(page.locator("#tiles")).to_contain_text("0 of 10")  # of the next batch
     assert page.evaluate("window.still") == "here"
     (release,) = service.released(publication, time=chosen[-1][0] + 1)
@@ -247,10 +249,14 @@ def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labell
 
 def test_a_key_that_is_revoked_takes_nothing_that_was_chosen(service: Service, page: Page):
     _, publication = asking(service, batching="fixed_batch", size=4)
-    key = ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read", "label"]}), 201)
+    key, next_key = (
+        ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read", "label"]}), 201)
+        for _ in range(2)
+    )
     enter(page.context, key["key"])
     page.goto(f"/dashboard/publications/{publication}/label")
     record = choose(page, "1")
+    expect(page.locator("#who-name")).to_have_text(key["name"])
     expect(page.locator("#live")).to_have_text("live")
     leaving: list[str] = []
 
@@ -265,7 +271,8 @@ def test_a_key_that_is_revoked_takes_nothing_that_was_chosen(service: Service, p
     expect(page.locator("#problem")).to_contain_text("Sign in again in another tab of this browser, then submit")
     expect(page.locator("#problem")).to_contain_text("what you chose stays here")
     with page.context.new_page() as other:
-        sign_in(other, service.key("read", "label"))
+        sign_in(other, next_key["key"])
+    expect(page.locator("#who-name")).to_have_text(next_key["name"])
     expect(page.locator("#live")).to_have_text("live")
     expect(page.locator("#problem")).to_be_empty()
     expect(page.locator("#held")).to_contain_text(f"Record {record}1, positive")
@@ -343,3 +350,24 @@ class TestWhoMay:
         page.goto(f"/dashboard/publications/{publication}/label")
         expect(page.locator("#trouble")).to_contain_text("This key may not label")
         expect(page.locator("#work")).to_be_hidden()
+
+
+def test_links_to_label_carry_their_stream_so_that_another_one_of_the_name_is_noticed(service: Service, page: Page):
+    older, name = asking(service)
+    newer = unlabelled(service, features=12, budget=BUDGET)
+    publication = ok(service.client().get(f"/v1/publications/{name}"))
+    body = {key: publication[key] for key in ("name", "mechanism", "learner", "privacy")} | {"stream": newer}
+    ok(service.client(service.key("admin", streams=[newer])).post("/v1/publications", json=body), 201)
+    post(service, newer, np.ones((4, 12)))
+    sign_in(page, service.key("read", "label", streams=[older, newer]))
+    activate(page.get_by_role("article", name=newer).get_by_role("link", name="to label"))
+    expect(page.locator("#trouble")).to_contain_text(f"This is the publication of stream {older}")
+    activate(page.locator("#crumb").get_by_role("link", name=name))
+    expect(page).to_have_url(re.compile(rf"/publications/{name}\?stream={older}$"))
+    activate(page.get_by_role("link", name="Label records"))
+    expect(page).to_have_url(re.compile(rf"/publications/{name}/label\?stream={older}$"))
+    shown(page)
+    expect(page.locator("#trouble")).to_be_empty()
+    activate(page.locator("#crumb").get_by_role("link", name=name))
+    expect(page.locator("#plan")).to_contain_text("as likely as before")
+    expect(page.locator("#trouble")).not_to_contain_text("This is the publication of stream")

@@ -21,13 +21,16 @@ export async function send(path, options = {}) {
   throw new Problem(answer.status, told, Number(answer.headers.get("Retry-After") ?? 0));
 }
 
-/** What is at an address; whoever is not signed in any more is led to where one does. */
+/** The JSON that is at an address. */
+export const read = async (path) => (await send(path)).json();
+
+/** The same; whoever is not signed in any more is led to where one does. */
 export async function get(path) {
   try {
-    return await (await send(path)).json();
+    return await read(path);
   } catch (error) {
     if (error.status !== 401) throw error;
-    location.replace(`/dashboard/sign-in?next=${encodeURIComponent(location.pathname + location.hash)}`);
+    location.replace(`/dashboard/sign-in?next=${encodeURIComponent(location.pathname + location.search + location.hash)}`);
     return new Promise(() => {}); // nothing more happens on this page
   }
 }
@@ -56,7 +59,7 @@ export async function signOut() {
 /**
  * Tells of each new model of a publication while somebody looks. A browser opens few connections to one service, so one
  * that nobody sees lets go of its own; `told(release)` comes with the latest when it is looked at again. A page that
- * must stay open when its session ends gives `send` as `ask`: `get` would leave for the sign-in page.
+ * must stay open when its session ends gives `read` as `ask`: `get` would leave for the sign-in page.
  */
 export function follow(publication, told, living, ask = get) {
   let source = null;

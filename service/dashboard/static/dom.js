@@ -109,13 +109,13 @@ export const stated = (state) => STATES[state]?.[1] ?? state;
 export const pill = (state) => h("span", { class: `pill ${STATES[state]?.[0] ?? "plain"}` }, stated(state));
 
 /** The way to where a publication's open label requests are answered, for who may. */
-export const toLabel = ({ name, labels }) =>
+export const toLabel = ({ name, stream, labels }) =>
   labels?.waiting > 0 &&
-  h("a", { class: "pill warn", href: `/dashboard/publications/${name}/label` }, `${count(labels.waiting)} to label`);
+  h("a", { class: "pill warn", href: pageOf(`${name}/label`, stream) }, `${count(labels.waiting)} to label`);
 
-/** A link to a publication's page, which says so where the name leads to that of another stream. */
-export const toPublication = (name, stream) =>
-  h("a", { href: `/dashboard/publications/${name}?stream=${stream}` }, name);
+/** The address of a publication's page, which says so where the name leads to that of another stream. */
+export const pageOf = (name, stream) => `/dashboard/publications/${name}?stream=${stream}`;
+export const toPublication = (name, stream) => h("a", { href: pageOf(name, stream) }, name);
 
 /** Something that went wrong, loudly, and what to do. */
 export const notice = (kind, title, ...body) =>

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { HUES, colour, draw, line } from "./charts.js";
-import { $, amount, count, fact, h, replace, table } from "./dom.js";
+import { $, amount, count, fact, h, replace, table, toPublication } from "./dom.js";
 
 const MOST_BLOCKS = 200;
 const MOST_BANDS = 4; // more bands hide each other
@@ -108,13 +108,14 @@ function scale(blocks) {
 }
 
 /** Shows how good a publication is, where an evaluation counts it. */
-export async function judged({ name, evaluation: told }, { class_names: classes }) {
+export async function judged({ name, stream, evaluation: told }, { class_names: classes }) {
   $("quality").hidden = !told;
   if (!told) return;
-  const { items } = await get(`/v1/publications/${told.publication}/releases?limit=${MOST_BLOCKS}`);
-  const blocks = blocksOf(items.toReversed(), name);
+  const at = `/v1/publications/${told.publication}`;
+  const [evaluation, { items }] = await Promise.all([get(at), get(`${at}/releases?limit=${MOST_BLOCKS}`)]);
+  const blocks = evaluation.stream === stream ? blocksOf(items.toReversed(), name) : []; // else another one of the name
   replace($("quality-said"), sentence(told));
-  replace($("quality-by"), h("a", { href: `/dashboard/publications/${told.publication}` }, told.publication));
+  replace($("quality-by"), toPublication(told.publication, stream));
   replace($("quality-facts"), ...details(told, classes));
   $("quality-table").hidden = !told.table || told.table.length > MOST_CLASSES;
   if (!$("quality-table").hidden) replace($("quality-table"), ...confusion(told.table, classes));
@@ -172,11 +173,15 @@ function confusion(counts, classes) {
   ];
 }
 
-/** The figures by which publications are compared: as `telling` chooses, the newest block's if that is so for any. */
-async function comparable(evaluation, newest) {
+/**
+ * The figures by which publications are compared: as `telling` chooses, the newest block's if that is so for any, or if
+ * the name of any means a publication of another stream.
+ */
+async function comparable(evaluation, stream, newest) {
   const known = Object.keys(newest).filter((each) => newest[each].version !== null);
   if (known.length > MOST_COMPARED) return newest;
-  const told = await Promise.all(known.map(async (each) => (await get(`/v1/publications/${each}`)).evaluation));
+  const publications = await Promise.all(known.map((each) => get(`/v1/publications/${each}`)));
+  const told = publications.map((each) => (each.stream === stream ? each.evaluation : null));
   if (told.some((each) => each?.publication !== evaluation || telling(each) === each)) return newest;
   return { ...newest, ...Object.fromEntries(known.map((each, number) => [each, { ...newest[each], ...told[number].recent }])) };
 }
@@ -217,7 +222,7 @@ const swatch = (hue) => {
 };
 
 /** Shows all publications that an evaluation counts, side by side. */
-export async function compared({ name, mechanism }) {
+export async function compared({ name, stream, mechanism }) {
   const found = mechanism.kind === "evaluation" && (await get(`/v1/publications/${name}/releases?limit=${MOST_BLOCKS}`)).items;
   $("compared").hidden = !found?.length;
   if ($("compared").hidden) return;
@@ -225,12 +230,11 @@ export async function compared({ name, mechanism }) {
   const names = mechanism.of.filter((each) => newest[each]);
   const hue = (each) => HUES[names.indexOf(each) % HUES.length];
   const { title, key, text, between } = kind(newest[names[0]]);
-  const figures = await comparable(name, newest);
+  const figures = await comparable(name, stream, newest);
   const row = (each) => {
     const { version, low, high, [key]: value } = figures[each];
-    const link = h("a", { href: `/dashboard/publications/${each}` }, each);
     const none = version === null;
-    return [[swatch(hue(each)), link], none ? "none yet" : count(version), none ? "–" : text(value), none ? "–" : between(low, high)];
+    return [[swatch(hue(each)), toPublication(each, stream)], none ? "none yet" : count(version), none ? "–" : text(value), none ? "–" : between(low, high)];
   };
   const caption = names.some((each) => figures[each].blocks > 1)
     ? "Publications, by their newest blocks together"

@@ -1,33 +1,36 @@
 // What every page has around it: who is looking, and the way out.
 
-import { get, signOut } from "./api.js";
+import { get, regularly, signOut } from "./api.js";
 import { $, keepTime, notice, replace } from "./dom.js";
 
-const RETRY_MS = 5000;
-
-/** Asks who is signed in until the service answers. Meanwhile the page says what is wrong, and shows "Sign out". */
-async function session() {
-  for (;;) {
-    try {
-      return await get("/v1/session");
-    } catch {
-      $("who").hidden = false;
-      await new Promise((done) => setTimeout(done, RETRY_MS));
-    }
-  }
-}
-
-export async function frame() {
+/**
+ * Shows who is signed in, and who is later: another key may sign in with another tab. Until the service answers there is
+ * only "Sign out". A page that must stay open when its session ends gives `read` as `ask`, as to `follow`.
+ */
+export function frame(ask = get) {
   $("sign-out").addEventListener("click", async () => {
     await signOut();
     location.assign("/dashboard/sign-in");
   });
   keepTime();
-  const { key, streams } = await session();
-  $("who-name").textContent = key;
-  $("who-name").title = streams ? `This key sees only: ${streams.join(", ")}` : "This key sees every stream";
-  $("who").hidden = false;
+  const who = async () => {
+    const { key, streams } = await ask("/v1/session");
+    $("who-name").textContent = key;
+    $("who-name").title = streams ? `This key sees only: ${streams.join(", ")}` : "This key sees every stream";
+  };
+  regularly(10, who, () => ($("who").hidden = false));
 }
+
+const meant = new URLSearchParams(location.search).get("stream"); // whose link led to this page of a publication
+/** Says that this is a publication of another stream than the link was about. */
+export const ofAnother = (stream) =>
+  meant !== null &&
+  meant !== stream &&
+  notice(
+    "warn",
+    `This is the publication of stream ${stream}`,
+    `Stream ${meant} has one of this name too. Of several that a key may see the name means the oldest, on all pages and on the card. A key that sees ${meant} alone opens the other one.`,
+  );
 
 /** Where a page says what it could not get, or do. */
 export function failed(error, title = "Not up to date") {

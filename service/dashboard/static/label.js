@@ -5,9 +5,9 @@
 // nothing is lost. No record takes the place of another by itself, so nobody chooses for one that was not looked at.
 // Which answer counts is for the service to say: the first.
 
-import { Problem, follow, get, regularly, send } from "./api.js";
-import { $, count, counted, fact, h, meter, notice, pill, replace } from "./dom.js";
-import { absent, frame } from "./frame.js";
+import { Problem, follow, get, read, regularly, send } from "./api.js";
+import { $, count, counted, fact, h, meter, notice, pageOf, pill, replace, toPublication } from "./dom.js";
+import { absent, frame, ofAnother } from "./frame.js";
 import { mappedColumns, sent } from "./names.js";
 import { feature } from "./record.js";
 
@@ -57,22 +57,22 @@ const trouble = (where) => (error) => {
 
 async function look() {
   const before = publication?.latest;
-  publication = await (await send(at)).json();
+  publication = await read(at);
   if (before !== undefined && publication.latest > before)
     add(`A new model is out: version ${count(publication.latest)}.`);
-  stream ??= await (await send(`/v1/streams/${publication.stream}`)).json();
+  stream ??= await read(`/v1/streams/${publication.stream}`);
   replace(
     $("crumb"),
     " / ",
     h("a", { href: `/dashboard/streams/${publication.stream}` }, publication.stream),
     " / ",
-    h("a", { href: `/dashboard/publications/${name}` }, name),
+    toPublication(name, publication.stream),
   );
   replace($("state"), pill(publication.state));
   const begins = $("work").hidden && publication.labels !== null;
   $("work").hidden = publication.labels === null;
   if (begins) $("record").focus({ preventScroll: true });
-  replace($("trouble"), cannot());
+  replace($("trouble"), ofAnother(publication.stream), cannot());
   render();
   again();
 }
@@ -289,7 +289,7 @@ function waits() {
   return `${where} The next record appears here by itself.${held.length ? " What you chose is not submitted yet." : ""}`;
 }
 
-function tiles({ labels, latest }) {
+function tiles({ labels, latest, stream }) {
   const all = labels.waiting + labels.answered;
   const done = all ? `${count(labels.answered)} of ${count(all)}` : "none is asked for";
   replace(
@@ -304,7 +304,7 @@ function tiles({ labels, latest }) {
         {},
         latest === null
           ? "it learns when a batch is answered"
-          : h("a", { href: `/dashboard/publications/${name}` }, "all releases"),
+          : h("a", { href: pageOf(name, stream) }, "all releases"),
       ),
     ),
   );
@@ -385,12 +385,12 @@ addEventListener("beforeunload", (event) => held.length + sending.length > 0 && 
 
 $("name").textContent = `Label for ${name}`;
 document.title = `Label for ${name} · Perennial`;
-frame();
+frame(read);
 const again = regularly(1, ask, trouble("asking"));
 const lookAgain = regularly(10, look, trouble("looking"));
 const alive = (live) => {
   $("live").classList.toggle("on", live);
   $("live").textContent = live ? "live" : "connecting again";
 };
-follow(name, lookAgain, alive, send);
+follow(name, lookAgain, alive, read);
 setInterval(tick, 1000);

@@ -1,15 +1,14 @@
 import { download, follow, get, regularly } from "./api.js";
 import { colour, draw, level, line } from "./charts.js";
-import { $, amount, count, counted, fact, h, loss, meter, notice, pill, protectedOne, range, replace, when } from "./dom.js";
+import { $, amount, count, counted, fact, h, loss, meter, notice, pageOf, pill, protectedOne, range, replace, when } from "./dom.js";
 import { compared, judged } from "./evaluation.js";
-import { absent, failed, frame } from "./frame.js";
+import { absent, failed, frame, ofAnother } from "./frame.js";
 import { named } from "./names.js";
 import { paged } from "./paged.js";
 import { described, explained, factorOf } from "./plan.js";
 
 const name = location.pathname.split("/").at(-1);
 const at = `/v1/publications/${name}`;
-const meant = new URLSearchParams(location.search).get("stream"); // whose link led here
 
 $("name").textContent = name;
 document.title = `${name} · Perennial`;
@@ -73,13 +72,7 @@ function heading({ stream, state, reason, mechanism, learner, privacy, plan, lab
   $("about").textContent = `${how.join(" with ")}, for ${loss(privacy)}`;
   replace(
     $("trouble"),
-    meant !== null &&
-      meant !== stream &&
-      notice(
-        "warn",
-        `This is the publication of stream ${stream}`,
-        `Stream ${meant} has one of this name too. Of several that a key may see the name means the oldest, here and on the card. A key that sees ${meant} alone opens the other one.`,
-      ),
+    ofAnother(stream),
     state === "halted" &&
       notice(
         "bad",
@@ -97,7 +90,7 @@ function heading({ stream, state, reason, mechanism, learner, privacy, plan, lab
         "Once you know why: ",
         h("code", {}, `POST /v1/streams/${stream}/resume`),
       ]),
-    state === "running" && plan.labels?.from === "people" && asked(labels),
+    state === "running" && plan.labels?.from === "people" && asked(labels, stream),
     state === "stopped" &&
       notice(
         "plain",
@@ -108,7 +101,7 @@ function heading({ stream, state, reason, mechanism, learner, privacy, plan, lab
 }
 
 /** That it asks people for labels, and the way there, if it is open to this key. */
-const asked = (labels) =>
+const asked = (labels, stream) =>
   labels === null
     ? notice(
         "plain",
@@ -117,7 +110,7 @@ const asked = (labels) =>
       )
     : notice("plain", "It asks people for labels", [
         labels.waiting > 0 ? `${counted(labels.waiting, "record")} to label now. ` : "Nothing is asked for now. ",
-        h("a", { href: `/dashboard/publications/${name}/label` }, "Label records"),
+        h("a", { href: pageOf(`${name}/label`, stream) }, "Label records"),
       ]);
 
 function doing(fit) {

@@ -324,7 +324,7 @@ $("zoom").addEventListener("submit", (event) => {
   $("to").setCustomValidity(start <= last ? "" : "The last record must not come before the first.");
   if ($("zoom").reportValidity()) show({ start, end: last + 1 });
 });
-$("to").addEventListener("input", () => $("to").setCustomValidity(""));
+$("zoom").addEventListener("input", () => $("to").setCustomValidity(""));
 $("all").addEventListener("click", () => show(null));
 
 frame();
