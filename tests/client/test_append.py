@@ -74,7 +74,7 @@ def test_other_kinds_of_streams(service: Service, client):
 
 def test_records_of_units(service: Service, client, encoding):
     stream = client.stream(service.stream(unit={"max_records": 2}))
-    ids = np.array(["anna", "7", 7, 7, "ümläut"], dtype=object)
+    ids = np.array(["anna", "7", 7, np.int64(7), "ümläut"], dtype=object)
     stream.append(X[:5], label=Y[:5], unit=ids, key="units", batch=3)
     stream.append(pd.DataFrame(X[:5]).assign(y=Y[:5], who=ids), label="y", unit="who", key="units", batch=3)
     numbered(stream, 5)

@@ -13,6 +13,7 @@ import pytest
 from perennial.batches import ARROW, MOST_RECORDS, cut, encode, ready
 from perennial.data import ROWS_GATHERED, Block, blocks, features_of
 from perennial.errors import InvalidData, InvalidRow
+from perennial.names import Names
 
 X = np.array([[1.5, -2.0], [0.25, 4.0], [3.0, 0.0]])
 Y = np.array([0, 1, 1])
@@ -164,6 +165,17 @@ def test_batches_are_the_same_however_records_come(pieces):
     batches = list(cut(blocks(iter([x[end - size : end] for size, end in zip(pieces, ends, strict=True)])), 3))
     assert [(batch.first, len(batch.block)) for batch in batches] == [(0, 3), (3, 3), (6, 1)]
     np.testing.assert_array_equal(np.concatenate([batch.block.x for batch in batches]), x)
+
+
+@pytest.mark.parametrize("values", [["one", "two", "three"], [1.0, 2.0, 3.0]])
+@pytest.mark.parametrize("unit", [None, ["anna", "bert", "anna"]])
+def test_pieces_without_records_are_passed_over(values, unit):
+    """Such as of what a filter leaves of a file's parts: nobody can tell whether they hold texts."""
+    frame = pd.DataFrame({"t": values, "y": ["1", "0", "1"]})
+    pieces = iter([frame[:0], frame[:2], frame[:0], frame[2:]])
+    (batch,) = cut(blocks(pieces, "y", names=Names(classes=("1", "0")), unit=unit))
+    assert batch.block.x[:, 0].tolist() == values
+    assert batch.block.y.tolist() == [0, 1, 0]
 
 
 def preparing() -> list[threading.Thread]:

@@ -20,8 +20,10 @@ import perennial
 import perennial.__main__ as command
 from perennial import InvalidData, InvalidRecords, PerennialError, Problem, Uncertain, appending, exchange
 from perennial.appending import post_records
+from perennial.batches import Batch
+from perennial.data import Block
 from perennial.exchange import Answer, Pause, Request
-from perennial.journal import Journal
+from perennial.journal import Journal, opened
 from tests.client.conftest import forget_keys, numbered, posts
 from tests.client.test_load import FRAME, RECORDS, WRITERS
 from tests.conftest import Service, wait_until
@@ -269,6 +271,45 @@ def test_a_last_batch_without_an_answer_is_asked_about_where_data_have_grown(
         append(stream)
     assert append(stream, uncertain=answer).records == RECORDS
     numbered(stream, RECORDS)
+
+
+@pytest.mark.parametrize("hours", [-1, 25])
+@pytest.mark.parametrize("answer", ["refuse", "skip"])
+def test_a_batch_that_was_never_sent_is_sent_whatever_the_clock_says(
+    service: Service, client, append, monkeypatch, hours, answer
+):
+    """It was announced with the one before; since then the computer slept, or its clock was put back."""
+    monkeypatch.setattr(appending, "ready", lambda batches: (group for group in [list(batches)]))
+    now = time.time
+
+    def passing(_: int) -> None:
+        monkeypatch.setattr(exchange.time, "time", lambda: now() + hours * 3600)
+
+    stream = client.stream(service.stream())
+    append(stream, ahead=True, uncertain=answer, progress=passing)
+    numbered(stream, RECORDS)
+
+
+@pytest.mark.parametrize("answer", ["Refuse", "", None, True])
+def test_an_answer_about_a_batch_is_one_of_three(service: Service, client, append, answer):
+    """Any other one sent the batch again, which was stored twice if the service had it."""
+    stream = client.stream(service.stream())
+    with pytest.raises(ValueError, match='uncertain must be "refuse", "skip" or "send"'):
+        append(stream, uncertain=answer)
+
+
+def test_a_load_that_goes_on_at_once_after_days_waits_for_numbers(tmp_path, monkeypatch):
+    """Its newest batch was accepted just now. Until that has numbers, nobody can say whether older ones are there."""
+    now = time.time
+    with opened(tmp_path / "days.sqlite", "days", "key", "sender", "refuse") as journal:
+        for first, hours in enumerate((-25, 0)):
+            monkeypatch.setattr(exchange.time, "time", lambda hours=hours: now() + hours * 3600)
+            (batch,) = journal.announce([Batch(first=first, block=Block(x=None, y=np.zeros(1)))])
+            journal.begin(batch)
+            journal.end(batch, f"{first}-0")
+        asking = appending._has_newest("days", journal)
+        assert next(asking).path.endswith("/entries/1-0")
+        assert isinstance(asking.send(Answer(status=404, headers={}, body=b"")), Pause)
 
 
 def test_what_is_skipped_is_the_batch_that_was_sent(service: Service, client, faults, append, next_day, tmp_path):

@@ -1,5 +1,6 @@
 """`perennial load`: files of every kind, none of their records twice, and no word of what is in them."""
 
+import io
 import json
 import os
 import subprocess
@@ -63,6 +64,39 @@ def test_a_column_of_units_is_loaded_as_it_is_written(service: Service, client, 
         assert load(stream.name, tmp_path / name, "--unit", "who", "--features", "a,b") == 0, capsys.readouterr().err
     numbered(stream, RECORDS)
     assert service.client().get(f"/v1/streams/{stream.name}/units/004").json()["records"] == [4, 9, 14]
+
+
+class Terminal(io.StringIO):
+    """Standard error of somebody who looks at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_terminal_shows_a_bar_where_tqdm_is_installed(service: Service, load, tmp_path, monkeypatch, installed):
+    """It is an extra, which files are loaded without."""
+    WRITERS["days.csv"](tmp_path / "days.csv", FRAME)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    if not installed:
+        for name in ("tqdm", "tqdm.auto"):
+            monkeypatch.setitem(sys.modules, name, None)
+    assert load(service.stream(), tmp_path / "days.csv") == 0, sys.stderr.getvalue()
+    assert ("250 records" in sys.stderr.getvalue()) == installed
+
+
+def test_two_files_of_one_name_are_not_taken_for_one(service: Service, client, load, tmp_path, capsys):
+    """With --name a file is known by its own name alone: of two that hold the same, the second was passed over."""
+    stream = client.stream(service.stream())
+    paths = [tmp_path / month / "days.csv" for month in ("may", "june")]
+    for path in paths:
+        path.parent.mkdir()
+        WRITERS[path.name](path, FRAME)
+    assert load(stream.name, *paths, "--name", "spring") == 1
+    assert "Two files have the name days.csv" in capsys.readouterr().err
+    numbered(stream, 0)
+    assert load(stream.name, *paths) == 0
+    numbered(stream, 2 * RECORDS)
 
 
 def test_threads_of_arrow_read_a_file_of_this_machine_without_python(tmp_path):

@@ -43,6 +43,12 @@ def test_predictions_are_the_services(service: Service, case):
             model.predict_proba(x)
 
 
+def test_of_no_records_nothing_is_predicted(case):
+    model, x, _ = case
+    none = pd.DataFrame(x, columns=model.columns)[:0]
+    assert (model.predict(none).shape, len(model.scores(none))) == ((0,), 0)
+
+
 def test_a_file_holds_the_whole_model(case, tmp_path):
     model, x, _ = case
     path = tmp_path / "model.safetensors"
@@ -175,6 +181,7 @@ def test_encoders_are_the_services(described):
     weights, x = random.normal(size=(1, theirs.dimension(2))), random.normal(size=(9, 35)).astype(np.float32)
     x[0] = 0.0
     ours = encoders.build(described, 35, weights)(linear.clipped(x.astype(np.float64), 1.5))
+    assert len(encoders.build(described, 35, weights)(np.empty((0, 35)))) == 0
     np.testing.assert_allclose(ours, theirs(weights, x), atol=1e-7)  # theirs is rounded to float32
 
 

@@ -50,6 +50,10 @@ SECRET = "zebra-crossing-7319"
         (X, WORDS, None),
         ((X, WORDS), None, None),
         (zip(X.tolist(), WORDS, strict=True), None, None),
+        ((pd.DataFrame(MIXED).drop(columns="rain"), WORDS), None, None),
+        (iter([(pa.table(MIXED).drop_columns("rain"), WORDS)]), None, None),
+        (zip((row for _, row in pd.DataFrame(MIXED).drop(columns="rain").iterrows()), WORDS, strict=True), None, None),
+        ([row for _, row in pd.DataFrame(MIXED).drop(columns="rain").iterrows()], WORDS, None),
     ],
 )
 def test_records_are_put_in_the_streams_order(data, label, features):

@@ -76,6 +76,19 @@ def test_what_may_have_been_carried_out_is_known():
     assert nobody == NoAnswer(reason="ConnectionRefusedError", sent=False)
 
 
+def test_an_address_of_ipv6_needs_no_port(monkeypatch):
+    """The end of it is none."""
+    tried = []
+
+    def refuse(address: tuple[str, int], *_: object) -> None:
+        tried.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert not Transport("http://[::1]", "a-key").connections.send(POST).sent
+    assert tried == [("::1", 80)]
+
+
 def test_a_refusal_of_a_body_that_nobody_reads_is_read():
     def refuse(connection: socket.socket) -> None:
         connection.recv(1)

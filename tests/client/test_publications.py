@@ -3,7 +3,9 @@
 import asyncio
 import inspect
 import json
+import math
 import threading
+import time
 
 import httpx
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 
 import perennial
 from perennial import BudgetExceeded, Halted, NotFound, NotYet, Problem, operations
-from perennial.exchange import Answer, Pause
+from perennial.exchange import Answer, NoAnswer, Pause
 from tests.client.conftest import Faults
 from tests.conftest import Service, unique, wait_until
 
@@ -165,11 +167,12 @@ def test_followers_get_many_models_in_order_and_only_models(client, monkeypatch)
     assert {row["role"] for row in publication.releases()} == {"model", "base"}
 
 
-def test_waiting_goes_on_where_a_server_that_stops_answers_at_once():
+@pytest.mark.parametrize("wait", [100, math.inf])
+def test_waiting_goes_on_where_a_server_that_stops_answers_at_once(wait):
     """The exchange, answered by hand."""
     described = {"publication": "p", "version": 2, "model": {"kind": "histogram"}}
     model = perennial.Model(parameters=np.zeros((1, 2)), metadata=described)
-    exchange = operations.latest("p", 100, 1)
+    exchange = operations.latest("p", wait, 1)
     assert "Prefer" not in next(exchange).headers
     exchange.send(nothing := Answer(status=304, headers={}, body=b""))
     waiting = exchange.send(running := Answer(status=200, headers={}, body=b'{"state":"running"}'))
@@ -214,6 +217,17 @@ def test_a_halted_publication_says_why():
         exchange.send(Answer(status=404, headers={}, body=b""))
 
 
+def test_followers_go_on_after_a_day_of_sleep(monkeypatch):
+    """The service forgets Idempotency-Keys meanwhile, and they have none. The exchange, answered by hand."""
+    exchange = operations.following("p", 0)
+    next(exchange)
+    waiting = exchange.send(Answer(status=200, headers={}, body=b'{"state":"running"}'))
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 25 * 3600)
+    assert isinstance(exchange.send(NoAnswer(reason="ReadTimeout", sent=True)), Pause)
+    assert exchange.send(None) == waiting
+
+
 def test_what_is_not_there_is_not_found(client):
     for call in (
         client.stream("never-made").info,
@@ -243,6 +257,14 @@ def test_settings_that_do_not_go_together_are_refused(client):
     ):
         with pytest.raises(ValueError, match=message):
             client.create_stream("never-made", features=1, **wrong)
+    for wrong in (
+        {"epsilon": 1, "rho": 0.1},
+        {"privacy": {"epsilon": 1}, "rho": 0.1},
+        {"privacy": {"epsilon": 1}, "delta": 1e-6},
+        {"rho": 0.1, "delta": 1e-6},
+    ):
+        with pytest.raises(ValueError, match="give epsilon, and delta if it is not 0; or rho"):
+            client.plan("never-made", mechanism=BATCHES, **wrong)
     with pytest.raises(Problem, match="mechanism: its") as refused:
         client.plan("never-made", mechanism={"kind": "magic"}, epsilon=1)
     assert refused.value.slug == "invalid-request"

@@ -96,13 +96,13 @@ def append(
 def _has_newest(stream: str, journal: Journal) -> Exchange[bool]:
     """Return whether the service has the last entry that the journal says was accepted.
 
-    Where that can't be sent again, wait a while until the entry has numbers.
+    Where a batch that was accepted can't be sent again, wait a while until the entry has numbers.
     """
     newest = journal.newest()
     if newest is None:
         return False
     request = Request(path=f"{path_of('streams', stream)}/entries/{quote(newest.entry or '', safe='')}")
-    deadline = time.monotonic() + (0 if journal.is_remembered(newest) else NUMBERED_SECONDS)
+    deadline = time.monotonic() + (0 if journal.has_only_remembered() else NUMBERED_SECONDS)
     while (yield from ask(request, 404, patience=PATIENCE_SECONDS)).status == 404:
         if time.monotonic() >= deadline:
             return False

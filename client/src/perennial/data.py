@@ -18,7 +18,7 @@ from perennial.arrow_tables import NO_TABLE, SAME_NAME, columns_of
 from perennial.errors import InvalidData, InvalidRow
 from perennial.masks import unmasked
 from perennial.names import UNNAMED, Names
-from perennial.rows import NO_COLUMNS, Choice, Row, depth, has_names, is_row, read_row
+from perennial.rows import NO_COLUMNS, Choice, Row, depth, has_names, is_row, named, read_row
 from perennial.units import ids_of
 
 Array: TypeAlias = NDArray[Any]
@@ -109,6 +109,7 @@ def blocks(
         names=names,
     )
     made = _blocks(data, None if isinstance(label, str) else label, choice)
+    made = (block for block in made if len(block))  # others do not say whether they hold texts
     if unit is None or isinstance(unit, str):
         yield from made
     else:
@@ -160,13 +161,15 @@ def _whole(data: Any, choice: Choice) -> Block | None:
         raise InvalidData(NO_COLUMNS)
     if not pair:
         return Block(x=_features(data), y=None)
-    return Block(x=_features(data[0]), y=_labels(unmasked(data[1], _LABELS), choice.names))
+    columns = _columns(data[0])
+    x = _features(data[0]) if columns is None else _from_columns(columns, choice).x
+    return Block(x=x, y=_labels(unmasked(data[1], _LABELS), choice.names))
 
 
 def _of_rows(rows: Any, choice: Choice) -> Block:
     """Return the features of a list of rows."""
-    if isinstance(rows, list | tuple) and rows and has_names(rows[0]):
-        return reduce(joined, _of_items(rows, choice))
+    if isinstance(rows, list | tuple) and rows and has_names(named(rows[0])):
+        return reduce(joined, _of_items(map(named, rows), choice))
     if not choice.is_of_all:
         raise InvalidData(NO_COLUMNS)
     return Block(x=_features(rows), y=None)
@@ -237,7 +240,7 @@ def _labels(values: Any, names: Names, place: str = "The labels") -> Array:
     y = _checked(np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values), place)
     if y.ndim == 1 and y.dtype.kind == "O" and names.classes:
         return names.numbers(y, place)
-    if y.dtype.kind != "O":
+    if y.dtype.kind != "O" and y.size:
         names.check_numbers(place)
     if y.ndim == 0 or y.dtype.kind == "O":
         raise InvalidData(

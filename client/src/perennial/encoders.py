@@ -56,7 +56,8 @@ class Encoder:
             if layer.index is None:
                 values = np.tanh(values @ layer.matrix + layer.bias)
             else:
-                values = np.tanh(values[:, layer.index] @ layer.matrix + layer.bias).reshape(len(values), -1)
+                positions = np.tanh(values[:, layer.index] @ layer.matrix + layer.bias)
+                values = positions.reshape(len(values), positions.shape[1] * positions.shape[2])
         length = np.sqrt(np.vecdot(values, values))
         return values / np.where(length > 0.0, length, 1.0)[:, None]
 

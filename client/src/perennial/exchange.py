@@ -106,8 +106,8 @@ def ask(
     """Return the answer, if its status is below 300 or one of `also`; raise the error that it is otherwise.
 
     Where the server is busy or can't be reached, ask again after a pause, for at most `patience` seconds of pauses, but
-    never repeat a request that is not repeatable and may have been carried out, nor any on the next day: the service
-    may have forgotten its Idempotency-Key.
+    never repeat a request that is not repeatable and may have been carried out, nor one with an Idempotency-Key on the
+    next day: the service may have forgotten it.
 
     since: when the key was first used, in seconds since 1970; default now.
     doubts: gets a line for every attempt that the server may have carried out although no answer says so.
@@ -126,7 +126,7 @@ def ask(
         if not _may_repeat(request, answer) or paused + next_pause > patience:
             raise error
         yield Pause(next_pause)
-        if not is_remembered(since):
+        if "Idempotency-Key" in request.headers and not is_remembered(since):
             raise error
         paused, pause = paused + next_pause, min(2 * pause, LONGEST_PAUSE_SECONDS)
 

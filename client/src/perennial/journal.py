@@ -13,9 +13,9 @@ import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from perennial.errors import InvalidData, PerennialError, Uncertain
+from perennial.errors import InvalidArgument, InvalidData, PerennialError, Uncertain
 from perennial.exchange import is_remembered
 
 if TYPE_CHECKING:
@@ -66,6 +66,16 @@ class Journal:
         """Return the last batch that has an entry; None without any."""
         return self._row("entry <> '' ORDER BY first DESC LIMIT 1")
 
+    def has_only_remembered(self) -> bool:
+        """Return whether the service surely remembers the keys of all batches that have an entry."""
+        senders = self._database.execute(
+            "SELECT sender, min(sent), max(sent) FROM batches WHERE append = ? AND entry <> '' GROUP BY sender",
+            (self._append,),
+        )
+        return all(
+            sender == self._sender and is_remembered(first) and is_remembered(last) for sender, first, last in senders
+        )
+
     def accepted(self, batch: Batch) -> str | None:
         """Return the entry of a batch that was accepted before, "" if it was skipped; None if it was not.
 
@@ -108,11 +118,14 @@ class Journal:
         Raises InvalidData if it was announced with other records, Uncertain if it may have been sent before, was not
         answered, and the service may have forgotten its key.
         """
+        is_unsent = batch.first in self._new and batch.first not in self._begun
         self._begun.add(batch.first)
         known = self._sent(batch)
         if known is not None and self.is_remembered(known):
             self._same(batch, known)
             return known.sent
+        if is_unsent:
+            known = None  # nobody has it, whatever became of the clock since it was announced
         if known is not None and known.entry is not None:
             raise Uncertain(
                 f"The service does not have the entry {known.entry}, which {self.path} says holds records of this "
@@ -126,12 +139,13 @@ class Journal:
                 f"holds more records than the {batch.first} that were accepted before it, and give `uncertain`: skip "
                 "if the batch is stored, send if it is not. To skip counts for this batch alone."
             )
-        self._skipped = known is not None and self._uncertain == "skip"
-        if known is not None and self._skipped:
+        skip = known is not None and self._uncertain == "skip"
+        if known is not None and skip:
             self._same(batch, known)
-        note = self._note(batch, "" if self._skipped else None)
+            self._skipped = True
+        note = self._note(batch, "" if skip else None)
         self._database.execute(_ANNOUNCED, note)
-        return None if self._skipped else note[-2]
+        return None if skip else note[-2]
 
     def _note(self, batch: Batch, entry: str | None) -> tuple[str, int, int, str, str, float, str | None]:
         return self._append, batch.first, len(batch.block), batch.digest, self._sender, time.time(), entry
@@ -196,6 +210,8 @@ def opened(
         return
     if key is None:
         raise ValueError("an append with a journal needs a key")
+    if uncertain not in get_args(Resolution):
+        raise InvalidArgument('uncertain must be "refuse", "skip" or "send"')
     import sqlite3
 
     path = Path(file)

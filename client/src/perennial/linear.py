@@ -67,7 +67,7 @@ class LinearModel:
         if self.tasks is None:
             return scores
         task = scores[:, -self.tasks :].argmax(axis=1)
-        by_task = scores[:, : -self.tasks].reshape(len(scores), self.tasks, -1)
+        by_task = scores[:, : -self.tasks].reshape(len(scores), self.tasks, scores.shape[1] // self.tasks - 1)
         return np.asarray(by_task[np.arange(len(scores)), task])
 
     def read(self, scores: Floats) -> tuple[NDArray[np.generic], Floats]:

@@ -6,10 +6,12 @@ import argparse
 import hashlib
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perennial import files, stores
+from perennial.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from perennial.client import Client, Stream
@@ -53,8 +55,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(client: Client, options: argparse.Namespace) -> None:
     """Load all files, one after the other."""
+    if options.name:
+        _check_names(options.files)
     for file in options.files:
         _load(client.stream(options.stream), file, options)
+
+
+def _check_names(files: list[LocalFile | StoredObject]) -> None:
+    """Raise InvalidArgument where two files have one name, by which alone --name knows them."""
+    places: dict[str, str] = {}
+    for file in files:
+        if places.setdefault(file.name, file.place) != file.place:
+            raise InvalidArgument(
+                f"Two files have the name {file.name}, and --name knows files by their names alone: load each by a "
+                "command of its own, with another --name."
+            )
 
 
 def _load(stream: Stream, file: LocalFile | StoredObject, options: argparse.Namespace) -> None:
@@ -76,7 +91,7 @@ def _load(stream: Stream, file: LocalFile | StoredObject, options: argparse.Name
         features=options.features,
         key=key,
         batch=options.batch,
-        progress=sys.stderr.isatty(),
+        progress=sys.stderr.isatty() and find_spec("tqdm") is not None,
         journal=options.state.expanduser() / f"{key}.sqlite",
         uncertain=options.uncertain,
         ahead=True,

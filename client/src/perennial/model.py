@@ -126,7 +126,7 @@ class Model:
         """Return the products of each record with the weights, (m, 1 or classes): log-odds of `logistic`."""
         wanted = self.linear
         rows = features_of(x, self.features, self.names)
-        if (rows.dtype.kind == "O") != wanted.feature_map.reads_text:
+        if len(rows) and (rows.dtype.kind == "O") != wanted.feature_map.reads_text:
             raise InvalidData(f"The model reads {'texts' if wanted.feature_map.reads_text else 'numbers'}.")
         margins = wanted.margins(rows)
         unmapped = np.flatnonzero(~np.isfinite(margins).all(axis=1))

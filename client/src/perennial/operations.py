@@ -150,7 +150,7 @@ def latest(publication: str, wait: float, newer_than: int) -> Exchange[Model]:
                 f"There is no release {_than(newer_than)}yet: wait longer, or see in `info()` how many records are "
                 "`due`."
             )
-        model = yield from _newer(publication, min(math.ceil(left), LONGEST_WAIT_SECONDS) if running else 0, newer_than)
+        model = yield from _newer(publication, math.ceil(min(left, LONGEST_WAIT_SECONDS)) if running else 0, newer_than)
         if model is None and not running:
             _raise_halted(publication, described)
             raise NotYet(f"There is no release {_than(newer_than)}and none will follow: the publication is stopped.")

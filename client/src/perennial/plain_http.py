@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTP_PORT, HTTPConnection, HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlencode
 
@@ -60,7 +60,8 @@ class PlainConnections:
                 if _is_open(connection.sock):
                     return connection
                 connection.close()
-        connection = HTTPConnection(self._url.hostname or "", self._url.port, timeout=self._connect_seconds)
+        port = self._url.port or HTTP_PORT  # else one is read from the end of an IPv6 address
+        connection = HTTPConnection(self._url.hostname or "", port, timeout=self._connect_seconds)
         connection.connect()
         return connection
 

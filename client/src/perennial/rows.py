@@ -97,7 +97,7 @@ def read_row(item: Any, choice: Choice) -> Row:
     if pair:
         if choice.label is not None:
             raise InvalidData(NO_COLUMNS)
-        x, _, unit = read_row(item[0], choice)
+        x, _, unit = read_row(named(item[0]), choice)
         return x, item[1], unit
     if depth(item) != 1:
         raise InvalidData("A row must be a list of features, a pair of those and a label, or a mapping by column.")
@@ -109,6 +109,11 @@ def read_row(item: Any, choice: Choice) -> Row:
 def has_names(row: Any) -> bool:
     """Whether a row says which columns its values are of: a mapping or a named tuple."""
     return isinstance(row, Mapping) or (isinstance(row, tuple) and hasattr(row, "_asdict"))
+
+
+def named(row: Any) -> Any:
+    """Return a series of pandas, which has the names of its columns, as a mapping; any other row as it is."""
+    return row.to_dict() if hasattr(row, "to_dict") and depth(row) == 1 else row
 
 
 def _of_record(record: Mapping[str, Any], choice: Choice) -> Row:

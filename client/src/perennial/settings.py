@@ -69,9 +69,8 @@ def publication(
         body["learner"] = dict(learner)
     if name is not None:
         body["name"] = name
-    if rho is not None and privacy is None and epsilon is None:
-        privacy = {"rho": rho}
-    return body | {"privacy": _loss(epsilon, delta, "privacy", privacy)} | more
+    by_rho = None if rho is None else {"rho": rho}
+    return body | {"privacy": _loss(epsilon, delta, "rho, or privacy", by_rho, privacy)} | more
 
 
 def standardize(ranges: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
@@ -90,8 +89,9 @@ def standardize(ranges: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
     }
 
 
-def _loss(epsilon: float | None, delta: float, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _loss(epsilon: float | None, delta: float, name: str, *given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return (ε, δ) as JSON, from numbers or as it is given whole."""
-    if (epsilon is None) == (given is None):
+    whole = [each for each in given if each is not None]
+    if len(whole) + (epsilon is not None) != 1 or (whole and delta):
         raise ValueError(f"give epsilon, and delta if it is not 0; or {name} as the service's JSON has it")
-    return {"epsilon": epsilon, "delta": delta} if given is None else dict(given)
+    return dict(whole[0]) if whole else {"epsilon": epsilon, "delta": delta}

@@ -29,6 +29,8 @@ def ids_of(values: Any, place: str = "The units") -> Array:
         known = isinstance(each, str | int | np.integer) and not isinstance(each, bool)
         if not known or (isinstance(each, str) and not _can_be_written(each)):
             raise InvalidData(f"{place}: the id in row {row}, counted from 0, is neither a text nor a whole number.")
+        if isinstance(each, np.integer):
+            ids[row] = int(each)  # which JSON can hold
     return ids
 
 

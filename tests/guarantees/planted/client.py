@@ -66,12 +66,20 @@ def a_batch_that_is_skipped_with_the_one_before() -> None:
     rewrite(journal.Journal.begin, (" or self._skipped", ""))
 
 
+@bug(f"{_JOURNAL}::test_a_batch_that_was_never_sent_is_sent_whatever_the_clock_says[skip--1]")
+def a_batch_that_is_skipped_and_was_never_sent() -> None:
+    """The clock was put back after it was announced: its records are lost."""
+    from perennial import journal
+
+    rewrite(journal.Journal.begin, ("known = None", "pass"))
+
+
 @bug(f"{_JOURNAL}::test_what_is_skipped_is_the_batch_that_was_sent")
 def a_batch_that_is_skipped_for_another_one() -> None:
     """The stream has the batch that was sent, and not the records that stand in its place now: these are lost."""
     from perennial import journal
 
-    rewrite(journal.Journal.begin, ("if known is not None and self._skipped:", "if False:"))
+    rewrite(journal.Journal.begin, ("if known is not None and skip:", "if False:"))
 
 
 @bug(f"{_JOURNAL}::test_a_last_batch_without_an_answer_is_asked_about_where_data_have_grown[after-skip]")
@@ -95,7 +103,7 @@ def a_retry_after_a_day_of_sleep() -> None:
     """The service has forgotten the key that it had stored the batch under."""
     from perennial import exchange
 
-    rewrite(exchange.ask, ("if not is_remembered(since):", "if False:"))
+    rewrite(exchange.ask, ("not is_remembered(since)", "False"))
 
 
 @bug(f"{_BRIDGE}::test_with_another_api_key_the_service_does_not_know_what_it_has")
