@@ -274,7 +274,7 @@ class Audit:
         for name, violations in INVARIANTS.items():
             try:
                 with self._database.transaction() as connection:
-                    connection.execute(ONE_VIEW)  # one of several queries adds up what belongs together
+                    connection.execute(ONE_VIEW)  # some ask several queries, of what belongs together
                     places = violations(connection)
             except DatabaseUnavailable:
                 raise
