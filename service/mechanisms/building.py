@@ -51,7 +51,21 @@ def build(
             raise Refused("features", f"{family.kind} counts what others predict: leave features out")
         stream = schema_of_features(stream, released)
     context = BuildContext(stream=stream, learner=learner, privacy=privacy, currency=kind, capacity=cap, start=start)
-    unit = stream.unit
+    try:
+        return _planned(publication, context)
+    except Inaccurate as problem:
+        setting = family.accuracy_setting or (learner and LEARNERS.of(learner).accuracy_setting) or "mechanism"
+        raise Refused(setting, str(problem)) from None
+    except Unaffordable as problem:
+        raise Refused("privacy.epsilon", str(problem)) from None
+
+
+def _planned(publication: PublicationConfiguration, context: BuildContext) -> Mechanism:
+    """Return the publication, which has a plan. Raises Refused, and Inaccurate or Unaffordable where it has none.
+
+    With units its noise is asked for before its plan is: how often a slot's charge counts follows from it.
+    """
+    family, unit = MECHANISMS.of(publication.mechanism), context.stream.unit
     mechanism: Mechanism = (
         family.build(publication.mechanism, context)
         if unit is None
@@ -59,13 +73,7 @@ def build(
     )
     if isinstance(mechanism, OnSchedule) and mechanism.fewest_slots() < 1:
         raise Refused("mechanism", "a fit could have evaluation slots alone: use batches of at least 2 records")
-    try:
-        mechanism.plan()
-    except Inaccurate as problem:
-        setting = family.accuracy_setting or (learner and LEARNERS.of(learner).accuracy_setting) or "mechanism"
-        raise Refused(setting, str(problem)) from None
-    except Unaffordable as problem:
-        raise Refused("privacy.epsilon", str(problem)) from None
+    mechanism.plan()
     return mechanism
 
 

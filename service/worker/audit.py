@@ -25,7 +25,7 @@ from service.ledger.invariants import INVARIANTS
 from service.publishing.confirmation import Confirmer
 from service.store import changes, publications, shown, streams
 from service.store.changes import State
-from service.store.database import Database, DatabaseUnavailable
+from service.store.database import ONE_VIEW, Database, DatabaseUnavailable
 from service.store.segment_files import SegmentFiles
 from service.tracebacks import place_of
 
@@ -128,7 +128,7 @@ class Audit:
         """Return whether the stream's ledger was walked, so that it may be published on.
 
         If not, a short one is walked now, a long one soon, in the thread of `walk_on`; without one, now. Later walks
-        hold up nobody.
+        hold up nobody. A walk that fails counts as none.
 
         also: other streams that are to be published on soon.
         """
@@ -140,7 +140,13 @@ class Audit:
         if not self._walking or charges <= SHORT_LEDGER:
             with self._looking:
                 if log not in self._due and stream not in self._walk_together([stream, *also, *self._never()]):
-                    self.walk(stream)
+                    try:
+                        self.walk(stream)
+                    except DatabaseUnavailable:
+                        raise
+                    except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
+                        _log.error("not_walked", stream=stream, error=type(error).__name__, at=place_of(error))
+                        return False
             return True
         with self._requests:
             self._waiting[stream] = None
@@ -274,6 +280,7 @@ class Audit:
         for name, violations in INVARIANTS.items():
             try:
                 with self._database.transaction() as connection:
+                    connection.execute(ONE_VIEW)  # some ask several queries, of what belongs together
                     places = violations(connection)
             except DatabaseUnavailable:
                 raise

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, func, insert, select, update
 
-from service.ledger import summaries
+from service.ledger import open_entry, reservations, summaries
 from service.ledger.overview import overview
 from service.mechanisms.building import declassified
-from service.store import numbering, segments, streams, tables
+from service.store import numbering, publications, segments, streams, tables
 from service.store.database import Database
 from tests.conftest import ADMIN_KEY, Service, World, ok, serving
 from tests.monitoring.expositions import look
@@ -132,6 +132,35 @@ def test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics(service: Ser
         for metric in ("budget", "reserved", "spent"):
             for part, value in each[metric].items():
                 assert samples.of(f"perennial_{metric}_{part}", stream=each["name"]) == value
+
+
+@pytest.mark.parametrize("asked", ["the list", "the stream", "metrics"])
+def test_what_a_publication_keeps_that_ends_meanwhile_is_not_added_to_all_it_reserved(
+    service: Service, database: Database, monkeypatch: pytest.MonkeyPatch, asked: str
+):
+    name = service.stream(epsilon=1)
+    published = service.publish(name, WINDOW)
+    real, kept = reservations.kept_stairs_of_each, {"start": 0, "epsilon": 1, "delta": 0}
+
+    def ended_meanwhile(*args: Any) -> Any:
+        with database.transaction() as connection:
+            publication = publications.find(connection, published)
+            assert publication is not None
+            if open_entry(connection, publication).end("stopped").state != publication.state:
+                row = kept | {"stream_id": publication.stream_id}
+                connection.execute(tables.kept_reservations.delete())
+                connection.execute(insert(tables.kept_reservations).values(row))
+        return real(*args)
+
+    monkeypatch.setattr(reservations, "kept_stairs_of_each", ended_meanwhile)
+    if asked == "the list":
+        (info,) = ok(service.client().get("/v1/streams"))["items"]
+        reserved = info["reserved"]["epsilon"]
+    elif asked == "the stream":
+        reserved = ok(service.client().get(f"/v1/streams/{name}"))["reserved"]["epsilon"]
+    else:
+        reserved = look(service.url, ADMIN_KEY).of("perennial_reserved_epsilon", stream=name)
+    assert reserved == 1
 
 
 def test_of_many_ranges_and_resumptions_the_last_are_told(service: Service, database: Database, monkeypatch):

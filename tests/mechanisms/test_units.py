@@ -118,6 +118,17 @@ def test_draws_of_a_unit_are_those_of_all_its_slots():
         admit(schema({"max_records": 2**16}), configuration)
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "learner"),
+    [(LEADER | {"batch": 2**40}, DESCENT), (SUMS | {"block": 2**40}, OUTPUT), (TASKS | {"task_size": 2**40}, OUTPUT)],
+    ids=lambda each: each["kind"],
+)
+def test_batches_too_large_to_add_up_are_refused_with_units_too(mechanism, learner):
+    for unit in (None, {"max_records": 16}):
+        with pytest.raises(Refused, match="double precision"):
+            made(mechanism, learner, unit=unit)
+
+
 def examples():
     for family in MECHANISMS:
         for name, settings in family.examples.items():

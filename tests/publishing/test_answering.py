@@ -246,6 +246,7 @@ TAMPERED = {
     "closed another instance": [
         text("UPDATE releases SET noise = jsonb_set(noise::jsonb, '{instance,scale}', '5')::json WHERE version = 1")
     ],
+    "the release that it paid for is missing": [text("DELETE FROM releases WHERE version = 2")],
     "for no instance": [
         text("UPDATE releases SET noise = jsonb_set(noise::jsonb, '{next}', 'null')::json WHERE version = 1")
     ],

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from service.ledger import open_entry
 from service.ledger import verify as walking
-from service.ledger.verify import verify, verify_segments
+from service.ledger.verify import unit_counts, verify, verify_segments
 from service.ledger.verify.released import Run, as_begun
 from service.settings import Settings
 from service.store import publications, rows, segments, streams, tables
@@ -214,6 +215,9 @@ CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables
         (update(PUBLICATIONS).values(obligations={}), "its obligations are not what their digest is of"),
         (update(PUBLICATIONS).values(obligations_digest="0" * 64), "its obligations are not what their digest is of"),
         (update(tables.streams).values(schema={}), "what it promises"),
+        (update(PUBLICATIONS).values(configuration=text("'[]'")), "what it promises"),
+        (update(PUBLICATIONS).values(obligations=text("'[]'")), "its obligations are not what their digest is of"),
+        (update(tables.streams).values(schema=text("'[]'")), "what it promises"),
         (update(tables.segments).values(sha256=b""), "is not what was sealed"),
         (delete(tables.segments), "one is missing or another"),
         (update(tables.streams).values(grain=0), "its records have spent at most"),
@@ -238,6 +242,14 @@ CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables
 )
 def test_tampering_is_found_and_named(published: Database, tamper, finding):
     assert any(finding in each for each in findings(published, tamper))
+
+
+def test_a_schema_that_nobody_wrote_is_a_finding_where_units_are_counted(published: Database, files: SegmentFiles):
+    with published.transaction() as connection:
+        (stream,) = streams.every(connection)
+    for schema in ({}, []):
+        (finding,) = unit_counts.recounted(published, files, replace(stream, schema=schema))
+        assert finding.startswith(f"stream {stream.name}: it holds what was never written there")
 
 
 def test_a_publication_that_was_changed_stays_so_when_it_ends(published: Database):

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from service import metrics
-from service.ledger import open_entry
+from service.ledger import open_entry, reservations
 from service.ledger.invariants import INVARIANTS
 from service.store import publications, segments, streams, tables
 from service.store.database import Database
@@ -194,6 +194,23 @@ def test_an_invariant_that_can_not_be_asked_is_violated_and_ends_no_other(bench:
         connection.execute(delete(tables.segments))
     counts = violated(bench)
     assert (counts["over_cap"], counts["record_gap"], counts["charged_not_released"]) == (1, 1, 0)
+
+
+def test_invariants_are_asked_of_one_moment(bench: Bench, monkeypatch):
+    """A publication that ends meanwhile does not count twice: with all that it reserved, and with what it keeps."""
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(epsilon=1))
+    real = reservations.kept_stairs_of_each
+
+    def stopped_meanwhile(*args):
+        with bench.database.transaction() as connection:
+            open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
+        return real(*args)
+
+    monkeypatch.setattr(reservations, "kept_stairs_of_each", stopped_meanwhile)
+    assert violated(bench)["over_cap"] == 0
+    assert bench.now().state == "stopped"
 
 
 def test_what_a_worker_timed_goes_with_its_publication(bench: Bench):

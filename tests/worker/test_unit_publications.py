@@ -12,7 +12,7 @@ from service.api.routes import units
 from service.ledger import open_entry, open_ledger, reservations, spending
 from service.ledger.errors import BudgetExceeded
 from service.ledger.invariants import over_cap
-from service.ledger.verify import verify, verify_segments
+from service.ledger.verify import unit_counts, verify, verify_segments
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.privacy.accounting.composition import PrivacyLoss
@@ -205,6 +205,19 @@ def test_a_number_of_units_that_somebody_changed_is_found(bench: Bench):
     owner.close()
     (finding,) = verify_segments(bench.database, bench.files)
     assert finding.startswith(f"publication p, version {newest}: it is of {model['units'] + 1} units, and its records")
+
+
+def test_releases_whose_slots_are_dropped_while_they_are_counted_are_no_finding(bench: Bench, monkeypatch):
+    bench.publish_all()
+    real = unit_counts._units
+
+    def dropped(*args, **options):
+        with bench.database.transaction() as connection:
+            connection.execute(tables.segments.delete())
+        return real(*args, **options)
+
+    monkeypatch.setattr(unit_counts, "_units", dropped)
+    assert list(unit_counts.recounted(bench.database, bench.files, bench.stream())) == []
 
 
 @kinds

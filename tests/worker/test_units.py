@@ -320,6 +320,25 @@ def test_a_unit_whose_state_is_gone_is_not_begun_again(bench: Bench, monkeypatch
     assert recounted(bench) == []
 
 
+def test_slots_that_are_dropped_while_they_are_counted_are_no_finding(bench: Bench, monkeypatch):
+    """As a sealer drops them where nobody needs them any more; what is left is counted all the same."""
+    sealed(bench, PATTERN, 5)
+    real = unit_counts.PatternReader._piece
+
+    def dropped(reader, start, stop):
+        with bench.database.transaction() as connection:
+            connection.execute(tables.segments.delete().where(tables.segments.c.stop <= 5))
+        return real(reader, start, stop)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(unit_counts.PatternReader, "_piece", dropped)
+        assert recounted(bench) == []
+    with bench.database.transaction() as connection:
+        assert segments.kept_from(connection, bench.stream.id) == 5
+        connection.execute(text("UPDATE units SET last = 9 WHERE last = (SELECT max(last) FROM units)"))
+    assert [each for each in recounted(bench) if "counting records" in each]
+
+
 def test_a_walk_says_so_where_it_cannot_count(bench: Bench):
     sealed(bench, PATTERN, 15)
     (path,) = (bench.world.settings.segment_store / bench.stream.log).iterdir()

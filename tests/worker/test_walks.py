@@ -211,6 +211,22 @@ def test_a_walk_that_fails_holds_up_no_other(bench: Bench, monkeypatch):
     assert len(walked) > 1
 
 
+def test_a_short_walk_that_fails_stops_no_publisher(bench: Bench, monkeypatch):
+    """Else it would begin with the same stream again and again, and come to no other."""
+    monkeypatch.setattr(auditing, "SHORT_LEDGER", 1000)
+    monkeypatch.setattr(publishing, "WALK_SECONDS", math.inf)
+    charged(bench)
+    before, shop = bench.counts(), started(bench)
+    with monkeypatch.context() as patched:
+        patched.setattr(auditing.verify, "look", lambda *_: 1 / 0)
+        publisher = Publisher(shop)
+        assert publisher.step(threading.Event()), "others may be due"
+        assert not publisher.step(threading.Event())
+    assert bench.counts() == before
+    assert stream(bench).distrusted is None
+    assert shop.audit.look(1)
+
+
 def test_only_streams_that_have_changed_are_looked_at(bench: Bench, monkeypatch):
     audit = bench.shop().audit
     bench.publish_all()

@@ -21,7 +21,7 @@ from service.log import LogState, LogUnavailable, Numbered, Position
 from service.mechanisms.building import declassified
 from service.mechanisms.evaluation.course import BLOCKS, Judged, judged
 from service.store import evaluations
-from service.store.database import DatabaseUnavailable
+from service.store.database import ONE_VIEW, DatabaseUnavailable
 from service.store.streams import Stream
 
 router = APIRouter(route_class=KeyFirst, tags=["health"])
@@ -90,6 +90,7 @@ def _position(stream: Stream) -> Position:
 
 
 def _recorded(connection: Connection) -> tuple[Overview, list[Judged]]:
+    connection.execute(ONE_VIEW)
     evaluated = evaluations.of_running(connection, limit=BLOCKS)
     good = [each for evaluation, stream, blocks in evaluated for each in judged(evaluation, stream, blocks)]
     return overview(connection, declassified=declassified), good

@@ -20,6 +20,7 @@ from service.log import Position
 from service.mechanisms.building import declassified, needs
 from service.mechanisms.configuration import StreamBudget
 from service.store import numbering, streams
+from service.store.database import ONE_VIEW
 from service.streams.schema import NewStreamSchema, StreamSchema, Task
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
@@ -147,6 +148,7 @@ async def list_streams(
     """Lists the streams this key may see, newest first."""
 
     def look(connection: Connection) -> Response:
+        connection.execute(ONE_VIEW)
         page = streams.page(connection, limit=limit, before=before, only=key.streams)
         listed = Items[StreamInfo](items=_infos(connection, page))
         return Response(listed.model_dump_json(), media_type="application/json")
@@ -159,6 +161,7 @@ async def get_stream(stream: str, key: Reader, shared: Shared) -> StreamInfo:
     """One stream."""
 
     def look(connection: Connection) -> StreamInfo:
+        connection.execute(ONE_VIEW)  # else a publication that is stopped meanwhile is reserved for twice
         return _infos(connection, [stream_or_404(connection, key, stream)])[0]
 
     return await shared.run(look)

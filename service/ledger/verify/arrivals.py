@@ -41,7 +41,11 @@ def instances(rows: Rows, publication: Publication) -> Iterator[str]:
                 yield f"{where}, charge {row.id}: it is not what each record owes to the instance that was open"
             paid = stop
             continue
-        hard = MeasuredQuery.from_json(next(released)["noise"])
+        release = next(released, None)
+        if release is None:
+            yield f"{where}, charge {row.id}: the release that it paid for is missing"
+            return
+        hard = MeasuredQuery.from_json(release["noise"])
         if hard.closed != instance:
             yield f"{where}, version {row.version}: it closed another instance than was open"
         if not instance.opened <= stop <= paid:

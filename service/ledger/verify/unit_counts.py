@@ -98,31 +98,49 @@ class PatternReader:
 
 def recounted(database: Database, files: SegmentFiles, stream: Stream) -> Iterator[str]:
     """Check which slots of a stream with units count, and of how many units each of its releases is."""
+    where = f"stream {stream.name}"
+    try:
+        yield from read(where, _recounted(where, database, files, stream))
+    except PatternMissing:
+        yield f"{where}: its units can't be counted, since a segment is missing or damaged"
+
+
+def _recounted(where: str, database: Database, files: SegmentFiles, stream: Stream) -> Iterator[str]:
     unit = stream.parsed_schema.unit
     if unit is None:
         return
     reader = PatternReader(database=database, files=files, stream=stream, bound=unit.bound)
-    try:
-        yield from read(f"stream {stream.name}", _parts(reader))
-        yield from read(f"stream {stream.name}", _releases(reader))
-    except PatternMissing:
-        yield f"stream {stream.name}: its units can't be counted, since a segment is missing or damaged"
+    yield from read(where, _parts(reader))
+    yield from read(where, _releases(reader))
 
 
 def _parts(reader: PatternReader) -> Iterator[str]:
     with reader.database.transaction() as connection:
         parts = 1 + units.number(connection, reader.stream.id) // UNITS_AT_ONCE
     for part in range(parts):
+        yield from _part(reader, part, parts)
+
+
+def _part(reader: PatternReader, part: int, parts: int) -> list[str]:
+    """Return what is wrong with one part of the units. It is counted anew where first slots are dropped meanwhile."""
+    while True:
+        first = reader.first()
         with reader.database.transaction() as connection:
             connection.execute(ONE_VIEW)
             records = streams.get(connection, reader.stream.id).records
             rows = units.rows(connection, reader.stream.id, part, parts)
-        yield from _recount(reader, records, rows, part, parts)
+        try:
+            return list(_recount(reader, (first, records), rows, part, parts))
+        except PatternMissing:
+            if reader.first() == first:
+                raise
 
 
-def _recount(reader: PatternReader, records: int, rows: dict[bytes, UnitRow], part: int, parts: int) -> Iterator[str]:
-    """Compare one part of the units' rows with the slots below `records`, up to which those count."""
-    where, first = f"stream {reader.stream.name}", reader.first()
+def _recount(
+    reader: PatternReader, among: tuple[int, int], rows: dict[bytes, UnitRow], part: int, parts: int
+) -> Iterator[str]:
+    """Compare one part of the units' rows with the slots of [first, records), up to which those count."""
+    where, (first, records) = f"stream {reader.stream.name}", among
     tally = Tally(bound=reader.bound, whole=first == 0)
     for piece in reader.pieces(first, records):
         mine = units.part_of(piece.pseudonyms, parts) == part
@@ -200,7 +218,13 @@ def _releases(reader: PatternReader) -> Iterator[str]:
             if start < first:
                 continue
             if newest != (start, stop, evaluates):
-                newest, units_there = (start, stop, evaluates), _units(reader, start, stop, evaluates=evaluates)
+                try:
+                    units_there = _units(reader, start, stop, evaluates=evaluates)
+                except PatternMissing:
+                    if start >= (first := reader.first()):
+                        raise
+                    continue  # they were dropped meanwhile
+                newest = (start, stop, evaluates)
             if number != units_there:
                 what = f"it is of {number} units, and its records are of {units_there}"
                 yield f"publication {publication.name}, version {version}: {what} (stream {reader.stream.name})"

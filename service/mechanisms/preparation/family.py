@@ -31,6 +31,8 @@ def build(settings: PreparationMechanism, context: BuildContext) -> MapOfFirstRe
             f"scales are learnt of at most {MOST_FEATURES} features, and these records have {feature_map.features}: "
             "give the stream a feature_map to fewer features, or a public standardize",
         )
+    if context.promise["training"].count(0, settings.records) < 1:
+        raise Refused("mechanism.records", "all of them are evaluation slots, which it does not read: ask for more")
     if settings.of == "scale":
         return Preparation(
             records=settings.records, feature_map=feature_map, rule=settings.rule or 1, **context.promise

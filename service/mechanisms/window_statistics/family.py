@@ -15,6 +15,8 @@ from service.mechanisms.statistics_settings import statistics_model
 from service.mechanisms.window_statistics.mechanism import WindowStatistics
 from service.mechanisms.window_statistics.settings import WindowStatisticsMechanism
 from service.mechanisms.window_statistics.window_model import WindowModel
+from service.privacy.currency import Currency
+from service.privacy.noise.additive import MAX_LAPLACE_DIMENSION
 from service.schedules.independent_batches import IndependentBatches
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ def build(settings: WindowStatisticsMechanism, context: BuildContext) -> WindowS
             "mechanism.blocks",
             f"{settings.blocks} times {learner.entries} statistics are more than the {MAX_REMEMBERED} numbers that it "
             "may remember: use fewer blocks, or a feature_map to fewer features",
+        )
+    if context.currency is Currency.PURE and learner.entries > MAX_LAPLACE_DIMENSION:
+        raise Refused(
+            "privacy.delta",
+            f"pure noise is for at most {MAX_LAPLACE_DIMENSION} numbers, and these are {learner.entries} statistics: "
+            "give privacy.delta a small value such as 1e-6, or use a feature_map to fewer features",
         )
     return WindowStatistics(
         learner=learner,

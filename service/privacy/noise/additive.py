@@ -58,7 +58,7 @@ GRID_BITS = 50  # a coordinate's noise is about 2^50 steps of the lattice, which
 SLACK = 2.0**-100
 _RANGE_BITS = 500  # scales lie within 2^±500, and what is published within 2^500 steps
 _LIMB = 31
-_MAX_LAPLACE_DIMENSION = 2**24  # of the proof of SLACK
+MAX_LAPLACE_DIMENSION = 2**24  # of the proof of SLACK
 
 
 class Unaffordable(ValueError):
@@ -114,8 +114,8 @@ class SphericalLaplace(_Vector):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dimension > _MAX_LAPLACE_DIMENSION:
-            raise ValueError(f"spherical Laplace noise has at most {_MAX_LAPLACE_DIMENSION} dimensions")
+        if self.dimension > MAX_LAPLACE_DIMENSION:
+            raise ValueError(f"spherical Laplace noise has at most {MAX_LAPLACE_DIMENSION} dimensions")
 
     @property
     def grid(self) -> float:

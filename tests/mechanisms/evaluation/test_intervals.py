@@ -67,6 +67,17 @@ def test_a_normal_number_is_added_with_its_variance(kind):
     assert float(law.above(20.5)) == pytest.approx(exact, abs=2e-4)
 
 
+@pytest.mark.parametrize("kind", Currency)
+def test_a_normal_number_that_is_wide_beside_the_noise_takes_no_more_memory(kind):
+    """Errors of a regression are of up to 2^20 slots, however little noise is added to them."""
+    wide = 2.0**25
+    law = total(CountNoise(currency=kind, scale=1e4, dimension=1), 1, wide**2)
+    assert len(law.survival) < 2**20
+    for probability in (0.025, 5e-4):
+        exact = stats.norm.isf(probability) * wide
+        assert exact <= law.quantile(probability) <= 1.0002 * exact
+
+
 # Shares
 
 

@@ -55,6 +55,16 @@ def test_each_number_is_in_the_one_cell_whose_edges_hold_it(x):
     assert cells_of(np.array([-x]))[0] == 2 * ZERO - cell
 
 
+@pytest.mark.parametrize("of", ["scale", "whiten"])
+def test_evaluation_slots_alone_are_nothing_to_prepare_from(of):
+    """Slot 1 is one of them, and slot 2 is none."""
+    schema = StreamSchema.model_validate(TWO | {"evaluation": {"every": 2}})
+    one = contract.configured(SCALE | {"records": 1, "of": of}, None, 1e-6)
+    assert build(schema, one, start=2).plan()["fits"][0]["charge"] > 0
+    with pytest.raises(Refused, match="evaluation slots"):
+        build(schema, one, start=1)
+
+
 def test_edges_of_cells_meet_and_are_half_octaves():
     assert CELLS == 161
     assert np.array_equal(UPPER[ZERO + 1 : -1], LOWER[ZERO + 2 :])

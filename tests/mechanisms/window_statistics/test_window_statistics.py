@@ -191,6 +191,11 @@ def test_a_window_of_the_most_that_may_be_remembered_is_fine():
     assert publication(features=100, blocks=4096).learner.entries * 4096 <= MAX_REMEMBERED
 
 
+def test_pure_noise_for_more_numbers_than_its_law_is_proved_for_is_refused():
+    is_refused("privacy.delta", publication, PURE, features=6000, blocks=1)
+    assert publication(GAUSSIAN, features=6000, blocks=1).learner.entries > 2**24
+
+
 @pytest.mark.parametrize("settings", [{"blocks": 0}, {"blocks": 4097}, {"block": 0}, {"ridge": 0.0}, {"window": 3}])
 def test_settings_beyond_their_range_are_refused(settings):
     with pytest.raises(ValueError, match="validation error"):
