@@ -274,7 +274,7 @@ def _sample(name: str) -> Dataset:
 
 
 def _dataset(connection: Connection, identity: int, key: Key) -> DatasetInfo:
-    dataset = explorations.find_dataset(connection, identity, key.id) if identity < 2**63 else None
+    dataset = explorations.find_dataset(connection, identity, key.id) if abs(identity) < 2**63 else None
     if dataset is None:
         raise Problem("not-found", "There is no such data set of this key; GET /v1/explorer/datasets lists them.")
     return dataset
@@ -296,7 +296,7 @@ def _offers() -> list[OfferShown]:
 
 
 def _exploration(connection: Connection, identity: int, key: Key) -> Exploration:
-    exploration = explorations.find(connection, identity, key.id) if identity < 2**63 else None
+    exploration = explorations.find(connection, identity, key.id) if abs(identity) < 2**63 else None
     if exploration is None:
         raise Problem(
             "not-found", "There is no such exploration of this key; GET /v1/explorer/explorations lists them."
