@@ -15,6 +15,7 @@ from service.api.http.problems import Problem, documented
 from service.api.http.representations import (
     JSON,
     SAFETENSORS,
+    VARY,
     VERSION_HEADERS,
     Representation,
     choose,
@@ -292,7 +293,7 @@ def _acceptable(request: Request) -> Representation:
     representation = choose(",".join(request.headers.getlist("accept")))
     if representation is None:
         served = f"{JSON.media_type} and {SAFETENSORS.media_type}"
-        raise Problem("not-acceptable", f"Releases are served as {served}.", headers={"Vary": "Accept"})
+        raise Problem("not-acceptable", f"Releases are served as {served}.", headers={"Vary": VARY})
     return representation
 
 
