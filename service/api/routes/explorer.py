@@ -152,7 +152,10 @@ async def add_dataset(
 
     try:
         with shared.in_flight.body(key.id) as held:
-            data, packed = await run_in_threadpool(unpack, await shared.body(request, held))
+            body = await shared.body(request, held)
+            async with shared.data_sets:
+                await shared.keys.check_again(request)
+                data, packed = await run_in_threadpool(unpack, body)
         stored = await shared.run(explorations.add_dataset, key.id, name, data.shape, packed)
     except Unreadable as problem:
         raise Problem("invalid-data-set", f"This can't be used: {problem}.") from None
