@@ -13,13 +13,13 @@ KEY = keys.Key(id=1, name="a", scopes=frozenset({"read"}), streams=None, created
 
 
 class _Database:
-    """Sees the key when it is asked, and answers when `answer` is set."""
+    """Sees the key, and answers when `answer` is set."""
 
     def __init__(self) -> None:
-        self.asked, self.answer = asyncio.Event(), asyncio.Event()
+        self.looked, self.answer = asyncio.Event(), asyncio.Event()
 
     async def run_once(self, *_: object) -> keys.Key:
-        self.asked.set()
+        self.looked.set()
         await self.answer.wait()
         return KEY
 
@@ -29,7 +29,7 @@ def test_a_key_that_is_revoked_between_a_look_and_its_answer_is_looked_at_again(
         database = _Database()
         known = KnownKeys(database.run_once, guesses=1)
         finding = asyncio.create_task(known.find(SHOWN))
-        await database.asked.wait()
+        await database.looked.wait()
         known.look_again()
         database.answer.set()
         assert await finding == KEY, "it was valid when it was asked for"
@@ -49,7 +49,7 @@ def test_its_time_begins_when_it_is_asked_for(monkeypatch):
         database = _Database()
         known = KnownKeys(database.run_once, guesses=1)
         finding = asyncio.create_task(known.find(SHOWN))
-        await database.asked.wait()
+        await database.looked.wait()
         clock.now += KEY_CACHE_SECONDS - 0.5
         database.answer.set()
         assert await finding == known.remembered(SHOWN) == KEY

@@ -1,4 +1,4 @@
-"""Who waits for a newer version together with others gets none that is older than what was visible before."""
+"""A reader who waits for a newer version with others gets none that is older than what was visible before."""
 
 import asyncio
 import threading

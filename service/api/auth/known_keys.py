@@ -53,7 +53,7 @@ class KnownKeys:
         which = find, keys.digest(secret)
         if which not in self._known and asker is not None and (early := self._guesses.early(asker)):
             raise too_many_requests("This address sends too many keys that are not known.", early)
-        asked, changes = time.monotonic(), self._changes
+        began, changes = time.monotonic(), self._changes
         key: Key | None = await self._run_once(("key", which), find, secret)
         self._known.pop(which, None)
         if key is None:
@@ -62,7 +62,7 @@ class KnownKeys:
             if len(self._known) >= MOST_CACHED:
                 self._known.clear()
             is_new = self._changes == changes  # else it may have been revoked after it was looked at
-            self._known[which] = (key, asked + KEY_CACHE_SECONDS if is_new else 0.0)
+            self._known[which] = (key, began + KEY_CACHE_SECONDS if is_new else 0.0)
         return key
 
     async def check_again(self, request: Request) -> None:

@@ -243,7 +243,7 @@ def a_look_that_outlives_a_revocation() -> None:
 
 @bug("tests/api/test_latest_polls.py::test_a_search_that_others_began_gives_nobody_an_older_version")
 def the_latest_as_somebody_else_saw_it() -> None:
-    """Who waits together with others is answered with an older version than was visible when it asked."""
+    """A reader who waits with others is answered with an older version than was visible before."""
     from service.api.routes import releases
 
     rewrite(releases.get_latest_release, ("if wait is None or (seen.latest or 0) > than:", "if wait is None:"))
