@@ -56,6 +56,8 @@ class Services:
     running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Large bodies are unpacked one after the other: two at once would keep the loop waiting for longer."""
+    data_sets: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """Data sets of the explorer are read one after the other: a small file may become hundreds of megabytes."""
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
     answering: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_ANSWERING))
 

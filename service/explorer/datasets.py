@@ -9,7 +9,6 @@ import csv
 import io
 import math
 import zipfile
-import zlib
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,6 +24,7 @@ MOST_RECORDS = 200_000
 MOST_FEATURES = 4096
 MOST_NUMBERS = 2**25
 MOST_CLASSES = 1000
+LONGEST_NAME = 1000  # characters of a class: arrays of texts give each as much room as the longest
 _LABELS = ("y", "label", "class", "target")
 _SAMPLES = Path(__file__).with_name("samples")
 SAMPLES = {
@@ -74,20 +74,27 @@ def sample(name: str) -> Dataset:
 def read_npz(content: bytes) -> Dataset:
     """Read arrays `x` (records × features) and `y` (a class per record) from an npz file. Raises Unreadable."""
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if sum(each.file_size for each in archive.infolist()) > 8 * MOST_NUMBERS + 2**20:
-                raise Unreadable(f"unpacked, it has more than {MOST_NUMBERS} numbers: take fewer records")
-            for member in archive.infolist():
-                if member.filename.lower() in ("x.npy", "y.npy"):
-                    with archive.open(member) as file:
-                        _check_length(file, member.file_size)
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            named = {key.lower(): np.asarray(arrays[key]) for key in arrays.files if key.lower() in ("x", "y")}
-    except (ValueError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, NotImplementedError):
+        named = _arrays(content)
+    except Unreadable:
+        raise
+    except Exception:  # noqa: BLE001 - zipfile, its unpackers and numpy raise all kinds of errors of a damaged one
         raise Unreadable("it is no npz file of plain arrays: numpy.savez(file, x=…, y=…) makes one") from None
     if set(named) != {"x", "y"}:
         raise Unreadable("it needs an array x, a row per record, and an array y, a class per record")
     return _checked(named["x"], named["y"])
+
+
+def _arrays(content: bytes) -> dict[str, NDArray[Any]]:
+    """Return the arrays `x` and `y` of an npz file, those that it has; any error says that it can't be read."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if sum(each.file_size for each in archive.infolist()) > 8 * MOST_NUMBERS + 2**20:
+            raise Unreadable(f"unpacked, it has more than {MOST_NUMBERS} numbers: take fewer records")
+        for member in archive.infolist():
+            if member.filename.lower() in ("x.npy", "y.npy"):
+                with archive.open(member) as file:
+                    _check_length(file, member.file_size)
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return {key.lower(): np.asarray(arrays[key]) for key in arrays.files if key.lower() in ("x", "y")}
 
 
 def _check_length(file: IO[bytes], size: int) -> None:
@@ -125,7 +132,12 @@ def read_csv(content: bytes, label: str | None = None) -> Dataset:
     for number, row in enumerate(rows, 1 + named):
         if len(row) != len(header):
             raise Unreadable(f"row {number} has not as many columns as the first one")
-    names, y = np.unique(np.array([row[column].strip() for row in rows]), return_inverse=True)
+    labels = [row[column].strip() for row in rows]
+    names = sorted(set(labels))
+    if any(len(name) > LONGEST_NAME for name in names):
+        raise Unreadable(f"a class has a name of more than {LONGEST_NAME} characters: name it in fewer")
+    numbers = {name: number for number, name in enumerate(names)}
+    y = np.array([numbers[label] for label in labels], dtype=np.int64)
     try:
         x = np.array([row[:column] + row[column + 1 :] for row in rows], dtype=np.float64)
     except ValueError:
@@ -136,7 +148,7 @@ def read_csv(content: bytes, label: str | None = None) -> Dataset:
             if place != column and not _is_number(cell)
         )
         raise Unreadable("row {}, column {} is not a number: leave such columns out".format(*where)) from None
-    return _checked(x, y, tuple(names.tolist()))
+    return _checked(x, y, tuple(names))
 
 
 def _label_column(header: list[str], label: str | None) -> int:

@@ -33,6 +33,8 @@ def counting_slots_of(
         except FileNotFoundError:  # the sealer may have put another file in its place while we looked
             if attempt == 2:
                 raise SegmentsMissing(f"a segment of stream {stream.name} is not in its folder") from None
+        except OSError as error:
+            raise SegmentsMissing(f"a segment of stream {stream.name} can't be read ({error.strerror})") from None
     raise AssertionError
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 from psycopg.abc import RV, PQGen
+from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.rows import namedtuple_row
 from sqlalchemy import (
     ARRAY,
@@ -35,6 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Compiled, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoneIsFree
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from service.store.unwritten import to_json
@@ -69,6 +71,9 @@ class DatabaseUnavailable(Exception):
 class DatabaseUnsafe(DatabaseUnavailable):
     """PostgreSQL runs with a setting by which a crash may lose what it has committed. Nothing is asked of it."""
 
+
+_AWAY = (OperationalError, NoneIsFree, psycopg.OperationalError, ReadOnlySqlTransaction)
+"""It does not answer, has no connection left, or takes no writes, as a standby that is not promoted yet."""
 
 CONNECTING: dict[str, Any] = {
     "connect_timeout": 5,
@@ -150,14 +155,17 @@ class Database:
     def _answering(self) -> Iterator[None]:
         try:
             yield
-        except (OperationalError, psycopg.OperationalError) as error:
+        except _AWAY as error:
             self._away_at = time.monotonic()
             raise DatabaseUnavailable(f"PostgreSQL does not answer ({type(error).__name__})") from error
         except DBAPIError as error:
-            if error.connection_invalidated:
-                self._away_at = time.monotonic()
-                raise DatabaseUnavailable("the connection to PostgreSQL was lost") from error
-            raise
+            lost = error.connection_invalidated
+            if not lost and not isinstance(error.orig, ReadOnlySqlTransaction):
+                raise
+            self._away_at = time.monotonic()
+            raise DatabaseUnavailable(
+                "the connection to PostgreSQL was lost" if lost else "PostgreSQL takes no writes"
+            ) from error
 
     def was_away(self, seconds: float) -> bool:
         """Return whether it did not answer some time within so many seconds."""
@@ -174,7 +182,7 @@ class Database:
                 for channel in channels:
                     connection.execute(f"LISTEN {channel}")
                 yield connection
-        except psycopg.OperationalError as error:
+        except _AWAY as error:
             raise DatabaseUnavailable(f"PostgreSQL does not answer ({type(error).__name__})") from error
 
     def close(self) -> None:

@@ -56,6 +56,7 @@ _INFO = [column for column in datasets.c if column is not datasets.c.content]
 
 def add_dataset(connection: Connection, key: int, name: str, shape: Mapping[str, int], content: bytes) -> DatasetInfo:
     """Keeps one. Raises TooMany."""
+    _in_turn(connection)
     stored = select(func.count()).select_from(datasets).where(datasets.c.key_id == key)
     if connection.execute(stored).scalar_one() >= MOST_DATASETS:
         raise TooMany
@@ -88,6 +89,7 @@ def add(
     connection: Connection, key: int, comparison: Mapping[str, Any], cells: int, *, most_waiting: int
 ) -> Exploration:
     """Keeps one, to be run when those before it are. Raises TooMany where too many wait."""
+    _in_turn(connection)
     under_way = select(func.count()).select_from(explorations).where(explorations.c.state.in_(UNDER_WAY))
     if connection.execute(under_way).scalar_one() >= most_waiting:
         raise TooMany
@@ -163,6 +165,11 @@ def end(connection: Connection, identity: int, state: str, reason: str | None = 
     ended = {"state": state, "reason": reason, "ended_at": func.now()}
     if connection.execute(update(explorations).where(*going).values(ended)).rowcount:
         connection.execute(delete(leased).where(leased.c.resource == leases.exploration(identity)))
+
+
+def _in_turn(connection: Connection) -> None:
+    """Wait until nobody else counts what there is, to add to it."""
+    connection.execute(select(func.pg_advisory_xact_lock(func.hashtext("perennial explorer"))))
 
 
 def _query() -> Any:

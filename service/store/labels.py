@@ -141,6 +141,13 @@ def lease(connection: Connection, publication: int, *, seconds: float) -> Leased
     )
 
 
+def give_back(connection: Connection, publication: int, record: int) -> None:
+    """End the lease of a record that could not be shown. One that was set aside meanwhile stays so."""
+    mine = (label_requests.c.publication_id == publication, label_requests.c.record == record)
+    leased = label_requests.c.leased_until.is_distinct_from(NEVER)
+    connection.execute(update(label_requests).where(*mine, leased).values(leased_until=None))
+
+
 def any_free(connection: Connection, publication: int) -> bool:
     """Return whether a record waits for its label and is leased to nobody."""
     return bool(connection.execute(select(_free(publication).exists())).scalar_one())

@@ -8,15 +8,22 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import httpx
 import numpy as np
 import pytest
 
+from service.api.routes import explorer as routes
+from service.explorer.datasets import Dataset, read_csv
 from service.explorer.scores import SCORES
+from service.store import explorations, keys
+from service.store.database import Database
 from service.worker import explorer
 from service.worker.main import work
 from tests.api.test_records import refused
-from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, wait_until
+from tests.conftest import ADMIN_KEY, HANG_SECONDS, Service, blocked, make_world, ok, serving, unique, wait_until
 
 PATH = "/v1/explorer"
 WINDOWS = {
@@ -115,6 +122,8 @@ def test_a_key_sees_and_uses_its_own_only(service: Service):
         ("GET", f"explorations/{identity}/table"),
         ("DELETE", f"explorations/{identity}"),
         ("GET", f"explorations/{2**70}"),
+        ("GET", f"explorations/{-(2**70)}"),
+        ("DELETE", f"datasets/{-(2**70)}"),
     ):
         refused(other.request(method, f"{PATH}/{path}"), 404, "not-found")
     assert ok(other.get(f"{PATH}/datasets"))["items"] == ok(other.get(f"{PATH}/explorations"))["items"] == []
@@ -246,3 +255,46 @@ def test_without_an_explorer_nothing_is_taken(servers, tmp_path):
     settings = make_world(servers, tmp_path, explorations=0).settings
     with serving(settings) as url, contextlib.closing(Service(url, ADMIN_KEY, settings).client()) as client:
         refused(client.post(f"{PATH}/explorations", json=comparison("weather")), 404, "not-found")
+
+
+def test_data_sets_are_read_one_after_the_other(service: Service, monkeypatch):
+    """A small file may become hundreds of megabytes."""
+    reading, go_on = [], threading.Event()
+
+    def read(content: bytes) -> Dataset:
+        reading.append(1)
+        assert go_on.wait(HANG_SECONDS)
+        return read_csv(content)
+
+    monkeypatch.setitem(routes._READERS, "text/csv", read)
+    headers = {"Authorization": f"Bearer {service.key('read')}", "Content-Type": "text/csv"}
+    run = serving(service.settings)
+    with run as url, ThreadPoolExecutor(2) as pool:
+        turn = run.app.state.services.data_sets
+        post = partial(httpx.post, f"{url}{PATH}/datasets", timeout=HANG_SECONDS)
+        answers = [pool.submit(post, content=table(), headers=headers) for _ in range(2)]
+        wait_until(lambda: len(reading) > 1 or (reading and turn._waiters))
+        at_once = len(reading)
+        go_on.set()
+        assert [each.result().status_code for each in answers] == [201, 201]
+    assert at_once == 1
+
+
+def test_of_two_at_the_same_moment_a_key_keeps_as_many_as_it_may(service: Service, monkeypatch):
+    monkeypatch.setattr(explorations, "MOST_DATASETS", 1)
+    database = Database(service.settings.database_url)
+    shape = {"records": 10, "features": 1, "classes": 2}
+    with database.transaction() as connection:
+        key, _ = keys.make(connection, name=unique("key"), scopes=["read"], streams=None)
+
+    def add() -> None:
+        with database.transaction() as connection:
+            explorations.add_dataset(connection, key.id, "a", shape, b"")
+
+    with contextlib.closing(database), ThreadPoolExecutor(1) as pool:
+        with database.transaction() as connection:
+            explorations.add_dataset(connection, key.id, "a", shape, b"")
+            other = pool.submit(add)
+            wait_until(lambda: other.done() or blocked(database))
+        with pytest.raises(explorations.TooMany):
+            other.result()

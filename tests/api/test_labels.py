@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import func, select, update
 
 from service.ledger.verify import look
+from service.store import labels
 from service.store.database import Database
 from service.store.tables import label_requests, publications
 from tests import chance
-from tests.conftest import HANG_SECONDS, Service, ok, unique, wait_until
+from tests.conftest import HANG_SECONDS, Service, ok, serving, unique, wait_until
 
 NEARLY_ALL = {"epsilon": 26}
 
@@ -336,3 +337,30 @@ def test_a_record_that_somebody_looks_at_is_kept_nowhere_else(service: Service):
     assert ok(answer)["x"] == [1.0, 1.0]
     assert answer.headers["cache-control"] == "no-store"
     assert answer.headers["preference-applied"] == "wait=60"
+
+
+def test_a_record_that_cannot_be_read_is_leased_to_nobody_and_the_answer_says_why(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream, size=1, batching="fixed_batch", lease_seconds=1000)
+    post(service, stream, np.ones((1, 2)))
+    wait_until(lambda: labels_of(service, publication)["waiting"])
+    elsewhere = service.settings.model_copy(update={"segment_store": service.settings.segment_store / "elsewhere"})
+    key = {"Authorization": f"Bearer {service.admin_key}"}
+    with serving(elsewhere) as url:
+        answer = httpx.get(f"{url}/v1/publications/{publication}/label-requests", headers=key)
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:perennial:problem:segments-unavailable")
+    assert next_request(service, publication, wait=0)["record"] == 0
+
+
+def test_a_lease_that_is_given_back_leaves_what_was_set_aside(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream, size=1, batching="fixed_batch", lease_seconds=1000)
+    post(service, stream, np.ones((1, 2)))
+    assert next_request(service, publication)["record"] == 0
+    ok(service.client().delete(f"/v1/streams/{stream}/records?start=0&end=1"), 202)
+    identity = ok(service.client().get(f"/v1/publications/{publication}"))["id"]
+    database = Database(service.settings.database_url)
+    with database.transaction() as connection:
+        labels.give_back(connection, identity, 0)
+        assert not labels.any_free(connection, identity)
+    database.close()

@@ -61,7 +61,7 @@ def test_a_release_has_everything_the_contract_names(service: Service, name):
     answer = latest(service, name)
     release = ok(answer)
     assert answer.headers["content-location"] == f"/v1/publications/{name}/releases/1"
-    assert answer.headers["vary"] == "Accept"
+    assert answer.headers["vary"] == "Accept, Authorization, Cookie"
     assert answer.headers["etag"].startswith('"')
     assert release["version"] == 1
     assert release["time"] == 5
@@ -167,7 +167,7 @@ def test_who_has_an_older_version_need_not_wait(service: Service, published):
 )
 def test_the_format_is_what_the_client_likes_best(service: Service, name, accept, given):
     answer = latest(service, name, Accept=accept)
-    assert answer.headers["vary"] == "Accept"
+    assert answer.headers["vary"] == "Accept, Authorization, Cookie"
     if given is None:
         refused(answer, 406, "not-acceptable")
     else:

@@ -11,7 +11,7 @@ from safetensors.numpy import load
 from service.store import streams
 from service.store.database import Database
 from service.store.tables import unit_secrets
-from tests.conftest import Service, publication, unique, wait_until
+from tests.conftest import Service, publication, serving, unique, wait_until
 
 UNIT = {"max_records": 2, "min_separation": 2}
 IDS = ["anna@example.org", "ümläut / slash?&#%", "7", "日本"]
@@ -218,6 +218,7 @@ def test_a_stream_whose_secret_is_lost_takes_nothing_more_and_halts(service: Ser
         identity = streams.find(connection, stream).id
         connection.execute(unit_secrets.update().where(unit_secrets.c.stream_id == identity).values(secret=bytes(32)))
     database.close()
+    assert service.client().get(f"/v1/streams/{stream}/units/a").status_code == 503
     assert post(service, stream, ["a"]).status_code == 503
     assert "secret" in done(service.client().get(f"/v1/streams/{stream}"))["halted"]
 
@@ -265,3 +266,12 @@ def test_the_contents_of_records_over_the_bound_change_nothing_byte_for_byte(ser
     assert all(len(np.unique(each.pop("unit"), axis=0)) == 1 for each in files), "each stream has a secret of its own"
     assert {"x", "y", "counts"} <= one.keys()
     assert {name: each.tobytes() for name, each in one.items()} == {name: each.tobytes() for name, each in two.items()}
+
+
+def test_where_segments_cannot_be_read_the_answer_says_so(service: Service, people: str):
+    elsewhere = service.settings.model_copy(update={"segment_store": service.settings.segment_store / "elsewhere"})
+    headers = {"Authorization": f"Bearer {service.admin_key}"}
+    with serving(elsewhere) as url:
+        for method in ("GET", "DELETE"):
+            answer = httpx.request(method, f"{url}/v1/streams/{people}/units/nobody", headers=headers)
+            assert (answer.status_code, answer.json()["type"]) == (503, "urn:perennial:problem:segments-unavailable")

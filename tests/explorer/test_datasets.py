@@ -1,6 +1,7 @@
 """Data sets that may be uploaded to try things out on, and how the rest is refused."""
 
 import io
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -112,3 +113,51 @@ def test_an_archive_of_something_else_is_no_data_set():
         archive.writestr("y.npy", "nor this")
     with pytest.raises(Unreadable):
         read_npz(out.getvalue())
+
+
+def packed_as(how: int, *, head: bytes = b"\x93NUMPY\x01\x00") -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", how) as archive:
+        for name in ("x.npy", "y.npy"):
+            archive.writestr(name, head)
+    return out.getvalue()
+
+
+def headed(text: str) -> bytes:
+    return packed_as(zipfile.ZIP_STORED, head=b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
+
+
+def encrypted(content: bytes) -> bytes:
+    """Return an archive whose heads say that its members need a password."""
+    changed = bytearray(content)
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = -1
+        while (at := content.find(mark, at + 1)) >= 0:
+            changed[at + place] |= 1
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        encrypted(npz(x=np.zeros((12, 2)), y=np.arange(12) % 2)),
+        packed_as(zipfile.ZIP_LZMA).replace(b"\x5d\x00", b"\xff\xff"),
+        headed("{'descr': ((("),
+        headed("-" * 5000 + "1"),
+    ],
+    ids=["encrypted", "damaged", "no end", "nested"],
+)
+def test_whatever_reading_an_archive_raises_it_is_refused(content):
+    with pytest.raises(Unreadable, match="no npz file"):
+        read_npz(content)
+
+
+def test_one_long_class_takes_no_room_in_other_rows():
+    content = b"1,a\n" * 20_000 + b"1," + b"b" * 5000 + b"\n"
+    tracemalloc.start()
+    try:
+        with pytest.raises(Unreadable, match="more than 1000 characters"):
+            read_csv(content)
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()

@@ -91,3 +91,31 @@ def test_a_listener_that_was_cut_says_so(world):
             connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": listening.info.backend_pid})
         list(heard(listening, threading.Event()))
     database.close()
+
+
+def test_who_gets_no_connection_in_time_is_told_that_the_database_is_away(database, monkeypatch):
+    monkeypatch.setattr(database.engine.pool, "_timeout", 0.01)
+    with database.transaction(), pytest.raises(DatabaseUnavailable), database.transaction():
+        pytest.fail("there is only one")
+    with database.transaction() as connection:
+        assert read_together(connection, (select(streams), {})) == [[]]
+
+
+UPDATE, LOCK = text("UPDATE streams SET name = name"), text("SELECT id FROM streams FOR KEY SHARE")
+
+
+@pytest.mark.parametrize("ask", [lambda on: on.execute(UPDATE), lambda on: read_together(on, (LOCK, {}))])
+def test_a_database_that_takes_no_writes_is_away(database, ask):
+    """As a standby, at the address of a primary that was lost, until it is promoted."""
+    with pytest.raises(DatabaseUnavailable), database.transaction() as connection:
+        connection.execute(text("SET TRANSACTION READ ONLY"))
+        ask(connection)
+    with database.transaction() as connection:
+        ask(connection)
+
+
+def test_who_cannot_listen_to_a_standby_is_told_that_the_database_is_away(database):
+    """It refuses LISTEN with the error with which every server refuses writes while it takes none."""
+    with pytest.raises(DatabaseUnavailable), database.listen("one") as listening:
+        listening.execute("SET default_transaction_read_only = on")
+        listening.execute("UPDATE streams SET name = name")

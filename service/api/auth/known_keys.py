@@ -34,6 +34,7 @@ class KnownKeys:
     def __init__(self, run_once: Callable[..., Awaitable[Any]], *, guesses: float) -> None:
         self._run_once = run_once
         self._known: dict[Hashable, tuple[Key, float]] = {}
+        self._changes = 0  # how often keys were made or revoked
         self._guesses = Allowance(guesses, seconds=SECONDS_OF_UNKNOWN_KEYS)
 
     async def find(self, shown: Secret, asker: str | None = None) -> Key | None:
@@ -52,6 +53,7 @@ class KnownKeys:
         which = find, keys.digest(secret)
         if which not in self._known and asker is not None and (early := self._guesses.early(asker)):
             raise too_many_requests("This address sends too many keys that are not known.", early)
+        began, changes = time.monotonic(), self._changes
         key: Key | None = await self._run_once(("key", which), find, secret)
         self._known.pop(which, None)
         if key is None:
@@ -59,7 +61,8 @@ class KnownKeys:
         else:
             if len(self._known) >= MOST_CACHED:
                 self._known.clear()
-            self._known[which] = (key, time.monotonic() + KEY_CACHE_SECONDS)
+            is_new = self._changes == changes  # else it may have been revoked after it was looked at
+            self._known[which] = (key, began + KEY_CACHE_SECONDS if is_new else 0.0)
         return key
 
     async def check_again(self, request: Request) -> None:
@@ -86,4 +89,5 @@ class KnownKeys:
 
     def look_again(self) -> None:
         """Ask the database again for every key: some key was made or revoked."""
+        self._changes += 1
         self._known = {which: (key, 0.0) for which, (key, _) in self._known.items()}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
+import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,8 +17,12 @@ from starlette.types import Scope
 
 from service.inputs import strict_json, words
 from service.log import LogUnavailable
+from service.publishing.records import SegmentsMissing
 from service.store.database import DatabaseUnavailable
 from service.store.keys import NameTaken
+from service.store.segment_files import SegmentDamaged
+
+_log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 MOST_ERRORS = 100  # that are explained: to look for the nearest name takes a while
@@ -218,6 +223,12 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
     @app.exception_handler(DatabaseUnavailable)
     async def database_unavailable(_: Request, __: DatabaseUnavailable) -> Response:
         return Problem("database-unavailable", "Try again later.", headers={"Retry-After": "1"}).response()
+
+    @app.exception_handler(SegmentsMissing)
+    @app.exception_handler(SegmentDamaged)
+    async def segments_unavailable(_: Request, error: SegmentsMissing | SegmentDamaged) -> Response:
+        _log.error("records_unfit", reason=str(error))
+        return Problem("segments-unavailable", "The log of the service says why.").response()
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, __: ClientDisconnect) -> Response:

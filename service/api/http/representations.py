@@ -13,6 +13,9 @@ from fastapi import Response
 from service.api.http.whole_answers import Head, head
 from service.api.schemas import as_json
 
+VARY = "Accept, Authorization, Cookie"
+"""By what answers at one address differ: its name may mean another publication to another key."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Representation:
@@ -29,7 +32,7 @@ class Representation:
 
     def answer(self, publication: str, version: int, body: bytes | None, headers: dict[str, str]) -> Response:
         """Return a version as it is sent, with these headers and its own; without a body: it is unchanged."""
-        headers = headers | {"ETag": self.tag(version), "Vary": "Accept"}
+        headers = headers | {"ETag": self.tag(version), "Vary": VARY}
         if body is None:
             return Response(status_code=304, headers=headers)
         if self is not JSON:

@@ -152,7 +152,10 @@ async def add_dataset(
 
     try:
         with shared.in_flight.body(key.id) as held:
-            data, packed = await run_in_threadpool(unpack, await shared.body(request, held))
+            body = await shared.body(request, held)
+            async with shared.data_sets:
+                await shared.keys.check_again(request)
+                data, packed = await run_in_threadpool(unpack, body)
         stored = await shared.run(explorations.add_dataset, key.id, name, data.shape, packed)
     except Unreadable as problem:
         raise Problem("invalid-data-set", f"This can't be used: {problem}.") from None
@@ -274,7 +277,7 @@ def _sample(name: str) -> Dataset:
 
 
 def _dataset(connection: Connection, identity: int, key: Key) -> DatasetInfo:
-    dataset = explorations.find_dataset(connection, identity, key.id) if identity < 2**63 else None
+    dataset = explorations.find_dataset(connection, identity, key.id) if abs(identity) < 2**63 else None
     if dataset is None:
         raise Problem("not-found", "There is no such data set of this key; GET /v1/explorer/datasets lists them.")
     return dataset
@@ -296,7 +299,7 @@ def _offers() -> list[OfferShown]:
 
 
 def _exploration(connection: Connection, identity: int, key: Key) -> Exploration:
-    exploration = explorations.find(connection, identity, key.id) if identity < 2**63 else None
+    exploration = explorations.find(connection, identity, key.id) if abs(identity) < 2**63 else None
     if exploration is None:
         raise Problem(
             "not-found", "There is no such exploration of this key; GET /v1/explorer/explorations lists them."

@@ -24,10 +24,12 @@ from service.api.services import Services, Shared
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting.obligations import Labelling
 from service.publishing.locating import read_records
+from service.publishing.records import SegmentsMissing
 from service.store import digests, labels, streams
 from service.store.keys import Key
 from service.store.labels import Leased
 from service.store.publications import Publication
+from service.store.segment_files import SegmentDamaged
 from service.streams.batches import wrong_class
 from service.streams.names import ABSENT, Column, Names
 
@@ -100,7 +102,11 @@ async def next_label_request(
             await shared.keys.check_again(request)  # before anything is leased: it may have been revoked meanwhile
             leased = await shared.run(labels.lease, row.id, seconds=labelling.lease_seconds)
             if leased is not None:
-                x = await run_in_threadpool(_read, shared, row, leased)
+                try:
+                    x = await run_in_threadpool(_read, shared, row, leased)
+                except (SegmentsMissing, SegmentDamaged):  # whoever asks again, perhaps of another API, may see it
+                    await shared.run(labels.give_back, row.id, leased.record)
+                    raise
                 if x is None:  # erased at this moment: others may wait to be labelled
                     continue
                 _log.info("label_asked_for", publication=publication, record=leased.record, key=key.id)

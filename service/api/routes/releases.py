@@ -15,6 +15,7 @@ from service.api.http.problems import Problem, documented
 from service.api.http.representations import (
     JSON,
     SAFETENSORS,
+    VARY,
     VERSION_HEADERS,
     Representation,
     choose,
@@ -140,11 +141,11 @@ async def get_latest_release(
     prefer, if_none_match = whole(request, "prefer", prefer), whole(request, "if-none-match", if_none_match)
     seen = await newest_of(shared, key, publication)
     wait = wait_seconds(prefer)
-    if wait is None:
+    known = None if wait is None else known_version(if_none_match)
+    than = (seen.latest if known is None else known) or 0
+    if wait is None or (seen.latest or 0) > than:  # a search that others began could have found an older one
         version = seen.latest
     else:
-        known = known_version(if_none_match)
-        than = (seen.latest if known is None else known) or 0
         version = await await_newer(shared, key, publication, representation, than=than, seconds=wait)
         await shared.keys.check_again(request)  # after that version was looked for: it may have been revoked meanwhile
     if version is None:
@@ -292,7 +293,7 @@ def _acceptable(request: Request) -> Representation:
     representation = choose(",".join(request.headers.getlist("accept")))
     if representation is None:
         served = f"{JSON.media_type} and {SAFETENSORS.media_type}"
-        raise Problem("not-acceptable", f"Releases are served as {served}.", headers={"Vary": "Accept"})
+        raise Problem("not-acceptable", f"Releases are served as {served}.", headers={"Vary": VARY})
     return representation
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from fastapi import APIRouter, Path, Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
-from sqlalchemy import Connection
 
 from service.api.auth.scopes import Admin, KeyFirst
 from service.api.auth.visibility import stream_or_404
@@ -17,7 +16,7 @@ from service.api.services import Services, Shared
 from service.ledger import spending
 from service.privacy.accounting.composition import Slots
 from service.publishing import units as found_units
-from service.store import keys, segments, streams, units
+from service.store import keys, segments, units
 from service.store.database import ONE_VIEW
 from service.store.streams import Stream
 from service.streams.units import NEVER, InvalidUnit, UnitState, pseudonym, set_aside
@@ -91,16 +90,14 @@ def _kind(stream: Stream, name: bytes) -> Slots:
 async def _known(stream: str, request: Request, admin: keys.Key, shared: Services) -> tuple[Stream, bytes]:
     """Return the stream and the unit's pseudonym, which the audit log repeats in place of the id."""
 
-    def look(connection: Connection) -> tuple[Stream, bytes]:
-        row = stream_or_404(connection, admin, stream)
-        if row.unit_secret_digest is None:
-            raise Problem("not-found", "This stream has no units.")
-        try:
-            return row, pseudonym(streams.secret_of_units(connection, row), _id(request))
-        except InvalidUnit as wrong:
-            raise Problem("invalid-request", f"The id in the address {wrong}.") from None
-
-    row, name = await shared.run(look)
+    row = await shared.run(stream_or_404, admin, stream)
+    secret = await shared.secret_of_units(row)
+    if secret is None:
+        raise Problem("not-found", "This stream has no units.")
+    try:
+        name = pseudonym(secret, _id(request))
+    except InvalidUnit as wrong:
+        raise Problem("invalid-request", f"The id in the address {wrong}.") from None
     request.scope["perennial.unit"] = name.hex()
     return row, name
 

@@ -233,6 +233,22 @@ def a_key_that_is_remembered_for_ever() -> None:
     rewrite(KnownKeys.remembered, (" and cached[1] > time.monotonic()", ""))
 
 
+@bug("tests/api/test_known_keys.py::test_a_key_that_is_revoked_between_a_look_and_its_answer_is_looked_at_again")
+def a_look_that_outlives_a_revocation() -> None:
+    """A reader whose key was revoked while it was looked up is let in afterwards."""
+    from service.api.auth.known_keys import KnownKeys
+
+    rewrite(KnownKeys.find, ("is_new = self._changes == changes", "is_new = True"))
+
+
+@bug("tests/api/test_latest_polls.py::test_a_search_that_others_began_gives_nobody_an_older_version")
+def the_latest_as_somebody_else_saw_it() -> None:
+    """A reader who waits with others is answered with an older version than was visible before."""
+    from service.api.routes import releases
+
+    rewrite(releases.get_latest_release, ("if wait is None or (seen.latest or 0) > than:", "if wait is None:"))
+
+
 @bug(f"{_READY}::test_a_key_of_another_stream_or_scope_gets_nothing_from_memory")
 def releases_for_every_key_that_is_known() -> None:
     """A key that may only send records reads models."""
