@@ -212,6 +212,8 @@ class Sealer:
         due, stop = stream.sealed_sequence + 1, stream.records
         for entry in batch:
             if entry.sequence not in (None, due):
+                if sealed or dead:
+                    break  # what came before a gap is numbered first: else nobody who resumes gets past the gap
                 raise LogLost(f"batch {entry.sequence} came where {due} was due")
             each = _decoded(entry, stream.layout)
             if each is None:
@@ -359,12 +361,12 @@ class Sealer:
                     leases.check(connection, lease)
                     streams.halt(connection, stream.id, str(lost))
                 _log.error("stream_halted", stream=stream.name, reason=str(lost))
+                self._reader.halt(log)  # before another can hold the stream, who may have been told to go on
                 self._let_go(log)
-                self._reader.halt(log)
         except (LeaseLost, StreamHalted):
             self._let_go(log)
-        except UnitErased:
-            pass  # the log holds the batches still
+        except UnitErased:  # the log holds the batches still; in the file that was written the unit's records count
+            self._guard(log, partial(self._sweep, stream, set()))
         except (DatabaseUnavailable, LogUnavailable):
             raise
         except Exception as error:  # noqa: BLE001 - a bad file of one stream must not stop the others
