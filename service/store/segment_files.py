@@ -110,11 +110,15 @@ class SegmentFiles:
         """Writes something down about a stream, in the place of what was; on disk when this returns."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self.root / f"{log}.{secrets.token_hex(4)}.new"
-        with new.open("xb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(json.dumps(content).encode())
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with new.open("xb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                file.write(json.dumps(content).encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:  # it is tried again and again: a full disk would fill with beginnings
+            new.unlink(missing_ok=True)
+            raise
         new.replace(self.root / f"{log}{_MARK}")
         _sync(self.root)
 

@@ -1,5 +1,6 @@
 """The files of records are safetensors, whoever writes them."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,22 @@ def test_a_mark_is_on_disk_before_it_takes_the_place_of_the_one_before(tmp_path:
     files.put_high_water_mark("log", {"charges": 2})
     assert [each["charges"] for each in marks] == [1, 2], "the old one is there until the new one is on disk"
     assert (synced[0].parent, synced[1]) == (root, root)
+
+
+def test_a_mark_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch):
+    """It is tried again and again: a full disk would fill with beginnings."""
+    files = SegmentFiles(tmp_path)
+    files.put_high_water_mark("log", {"charges": 1})
+    before = list(tmp_path.iterdir())
+
+    def no_room(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+        patched.setattr(os, "fsync", no_room)
+        files.put_high_water_mark("log", {"charges": 2})
+    assert list(tmp_path.iterdir()) == before
+    assert files.high_water_mark("log") == {"charges": 1}
 
 
 def test_files_of_records_are_their_owners_alone(tmp_path: Path):
