@@ -19,6 +19,7 @@ from safetensors import safe_open
 from service.streams.codec import Columns, pack
 
 SECONDS_TO_LOCK = 5.0
+MOST_CHECKED = 2**16  # files of which a process remembers that they are right
 _MARK = ".witness"
 
 
@@ -155,6 +156,8 @@ class SegmentFiles:
                 return
             if hashlib.file_digest(file, "sha256").digest() != sha256:
                 raise SegmentDamaged(f"the segment {name} does not hold what was written to it")
+        if len(self._checked) >= MOST_CHECKED:  # most are gone, deleted by other processes; the rest is hashed once more
+            self._checked.clear()
         self._checked[log, name] = state
 
     def orphans(self, log: str, known: set[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """The files of records are safetensors, whoever writes them."""
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,20 @@ def test_a_file_that_is_changed_after_it_was_read_is_found_out(tmp_path: Path):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(SegmentDamaged):
         files.read("log", name, sha256, 0, 4)
+
+
+def test_files_that_were_read_are_not_remembered_for_ever(tmp_path: Path, monkeypatch):
+    """Another worker deletes them: who only reads would remember more and more that are gone."""
+    monkeypatch.setattr(segment_files, "MOST_CHECKED", 3)
+    files, hashed = SegmentFiles(tmp_path), []
+    real = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *given: (hashed.append(given), real(*given))[1])
+    for number in range(9):
+        name, sha256 = files.write("log", number, number + 4, {"x": X})
+        for _ in range(2):
+            files.read("log", name, sha256, 0, 4)
+        assert len(files._checked) <= 3
+    assert len(hashed) == 9
 
 
 def test_one_at_a_time_writes_a_mark(tmp_path: Path, monkeypatch):
