@@ -156,7 +156,7 @@ class SegmentFiles:
                 return
             if hashlib.file_digest(file, "sha256").digest() != sha256:
                 raise SegmentDamaged(f"the segment {name} does not hold what was written to it")
-        if len(self._checked) >= MOST_CHECKED:  # most are gone, deleted by other processes; the rest is hashed once more
+        if len(self._checked) >= MOST_CHECKED:  # others deleted most; the rest is hashed once more
             self._checked.clear()
         self._checked[log, name] = state
 
