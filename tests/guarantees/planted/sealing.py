@@ -50,7 +50,7 @@ def numbers_that_go_on_after_a_gap() -> None:
 
 @bug("tests/worker/test_lost_log.py::test_what_came_before_a_lost_batch_is_numbered_and_numbering_goes_on_behind_it")
 def a_gap_that_nobody_gets_past() -> None:
-    """What came before a lost batch is never numbered, and the stream halts again however often it is resumed."""
+    """Batches before a lost one are never numbered, and the stream halts again however often it is resumed."""
     from service.worker.sealer import Sealer
 
     rewrite(Sealer._seal, ("if sealed or dead:", "if False:"))
