@@ -275,7 +275,7 @@ class Appender:
                 configuration = await self._redis.config_get(*DURABILITY)
             except ResponseError as error:
                 raise LogUnavailable(
-                    "the Redis server must allow `CONFIG GET append* maxmemory*`, to know when data is safe"
+                    "the Redis server must allow `CONFIG GET *append* maxmemory*`, to know when data is safe"
                 ) from error
         require_durability(configuration)
         self._durable_until = time.monotonic() + DURABLE_SECONDS

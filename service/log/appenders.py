@@ -37,7 +37,7 @@ class Appenders:
 
     @property
     def several(self) -> bool:
-        return len(self._primaries.every()) > 1
+        return len(self.ends()) > 1
 
     def place(self, log: str, streams: Mapping[int, int]) -> int | None:
         """Return the place of a new stream; `streams`: how many streams have each place."""
@@ -82,6 +82,8 @@ class Appenders:
                 primaries[log] = self._primaries.of(log, numbered.place).number
                 positions[primaries[log]][log] = numbered.position
         answers = await asyncio.gather(*(_backlogs(ends[number], of) for number, of in positions.items()))
+        if None in answers:
+            self.refresh()
         up = {number: answer is not None for number, answer in zip(positions, answers, strict=True)}
         backlogs = {log: each for answer in answers for log, each in (answer or {}).items()}
         return LogState(up=up, primaries=primaries, backlogs=backlogs)

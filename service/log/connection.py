@@ -10,7 +10,7 @@ SECONDS_TO_ANSWER = 5.0
 CONNECTING: dict[str, Any] = {"protocol": 2, "driver_info": None}
 """For each connection the library would look for its own version in a file, and tell the server: it takes 5 ms."""
 
-DURABILITY = ("append*", "maxmemory*")
+DURABILITY = ("*append*", "maxmemory*")
 """The settings of a server by which it keeps, or loses, what it has answered."""
 
 
@@ -82,6 +82,11 @@ def require_durability(configuration: dict[Any, Any]) -> None:
     if (settings.get("appendonly"), settings.get("appendfsync")) != ("yes", "always"):
         raise LogUnavailable(
             "the Redis server could lose what it has answered: set `appendonly yes` and `appendfsync always` there"
+        )
+    if settings.get("no-appendfsync-on-rewrite", "no") != "no":
+        raise LogUnavailable(
+            "the Redis server could lose what it has answered while it writes its file anew: "
+            "set `no-appendfsync-on-rewrite no` there"
         )
     if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy") != "noeviction":
         raise LogUnavailable(

@@ -34,7 +34,7 @@ def probe(primaries: Primaries) -> None:
             _probe(primary, listed=isinstance(primaries, ListedPrimaries))
         except ResponseError:
             raise LogUnsuitable(
-                f"primary {primary.number} must allow `CONFIG GET append* maxmemory*` and `SET`"
+                f"primary {primary.number} must allow `CONFIG GET *append* maxmemory*` and `SET`"
             ) from None
         except LogUnavailable as unsafe:
             raise LogUnsuitable(f"primary {primary.number}: {unsafe}") from None

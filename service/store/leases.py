@@ -255,6 +255,8 @@ renewed AS (
   AND expires_at > clock_timestamp()
   RETURNING unlocked.*)
 SELECT * FROM unlocked EXCEPT SELECT * FROM renewed
+UNION ALL
+SELECT * FROM asked WHERE NOT EXISTS (SELECT FROM leases WHERE leases.resource = asked.resource)
 """)  # noqa: S608 - of constants
 _RELEASE = text(f"""
 {_EACH}

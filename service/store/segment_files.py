@@ -19,6 +19,7 @@ from safetensors import safe_open
 from service.streams.codec import Columns, pack
 
 SECONDS_TO_LOCK = 5.0
+MOST_CHECKED = 2**16  # files of which a process remembers that they are right
 _MARK = ".witness"
 
 
@@ -110,11 +111,15 @@ class SegmentFiles:
         """Writes something down about a stream, in the place of what was; on disk when this returns."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self.root / f"{log}.{secrets.token_hex(4)}.new"
-        with new.open("xb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(json.dumps(content).encode())
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with new.open("xb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                file.write(json.dumps(content).encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:  # it is tried again and again: a full disk would fill with beginnings
+            new.unlink(missing_ok=True)
+            raise
         new.replace(self.root / f"{log}{_MARK}")
         _sync(self.root)
 
@@ -151,6 +156,8 @@ class SegmentFiles:
                 return
             if hashlib.file_digest(file, "sha256").digest() != sha256:
                 raise SegmentDamaged(f"the segment {name} does not hold what was written to it")
+        if len(self._checked) >= MOST_CHECKED:  # others deleted most; the rest is hashed once more
+            self._checked.clear()
         self._checked[log, name] = state
 
     def orphans(self, log: str, known: set[str]) -> list[str]:

@@ -196,6 +196,8 @@ def reopen(database: Database, reader: Reader, primaries: Primaries, keeper: Lea
     Raises:
         LogLost: the stream goes on where it was moved to, and the database does not know of it any more.
     """
+    with database.transaction() as connection:  # one that forgot the first move lacks its lease
+        leases.create_once(connection, leases.move(stream.id))
     with keeper.taking(leases.move(stream.id)) as lease:
         if lease is None:
             return

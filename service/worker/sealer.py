@@ -212,6 +212,8 @@ class Sealer:
         due, stop = stream.sealed_sequence + 1, stream.records
         for entry in batch:
             if entry.sequence not in (None, due):
+                if sealed or dead:
+                    break  # what came before a gap is numbered first: else nobody who resumes gets past the gap
                 raise LogLost(f"batch {entry.sequence} came where {due} was due")
             each = _decoded(entry, stream.layout)
             if each is None:
@@ -304,20 +306,20 @@ class Sealer:
             for _, start, stop in waiting:
                 touched |= {each.start: each for each in segments.holding(connection, stream.id, start, stop)}
         for old in touched.values():
-            columns = self._files.read(stream.log, old.file, old.sha256, 0, old.stop - old.start)
+            columns, there = self._files.read(stream.log, old.file, old.sha256, 0, old.stop - old.start), False
             for _, start, stop in waiting:
                 low, high = max(start, old.start) - old.start, min(stop, old.stop) - old.start
                 for name in columns.keys() & {"x", "y"}:  # whose an erased record was stays public
+                    there |= bool(columns[name][low : max(low, high)].view(np.uint8).any())
                     columns[name][low : max(low, high)] = 0
-            self._replace(lease, stream, [old], columns)
+            if there:
+                self._replace(lease, stream, [old], columns)
         # A file that an earlier holder of the lease wrote too late may hold the bytes too.
         if stream.halted is not None and self._orphans(stream):
             # But who knows what a stream's files are if its log is not what was numbered: the record may be an old one.
             _log.warning("erased_but_for_orphans", stream=stream.name, files=self._orphans(stream))
             return
-        with self._database.transaction() as connection:
-            known = segments.files_of(connection, stream.id)
-        self._sweep(stream, known)
+        self._sweep(stream, set())
         self._forget_again = not self._reader.forget()
         with self._database.transaction() as connection:
             segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])
@@ -359,12 +361,12 @@ class Sealer:
                     leases.check(connection, lease)
                     streams.halt(connection, stream.id, str(lost))
                 _log.error("stream_halted", stream=stream.name, reason=str(lost))
+                self._reader.halt(log)  # before another can hold the stream, who may have been told to go on
                 self._let_go(log)
-                self._reader.halt(log)
         except (LeaseLost, StreamHalted):
             self._let_go(log)
-        except UnitErased:
-            pass  # the log holds the batches still
+        except UnitErased:  # the log holds the batches still; in the file that was written the unit's records count
+            self._guard(log, partial(self._sweep, stream, set()))
         except (DatabaseUnavailable, LogUnavailable):
             raise
         except Exception as error:  # noqa: BLE001 - a bad file of one stream must not stop the others

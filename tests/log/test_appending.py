@@ -39,6 +39,7 @@ def redis(url: str) -> Iterator[Redis]:
         yield client
         client.config_set("appendonly", "yes")
         client.config_set("appendfsync", "always")
+        client.config_set("no-appendfsync-on-rewrite", "no")
         client.config_set("maxmemory", 0)
         client.config_set("maxmemory-policy", "noeviction")
 
@@ -96,7 +97,9 @@ def test_an_answer_is_remembered_for_a_day(url: str, log: str, redis: Redis):
     assert 0 < redis.ttl(key) <= appender.IDEMPOTENCY_SECONDS == 24 * 3600
 
 
-@pytest.mark.parametrize(("name", "value"), [("appendfsync", "everysec"), ("appendonly", "no")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("appendfsync", "everysec"), ("appendonly", "no"), ("no-appendfsync-on-rewrite", "yes")]
+)
 def test_a_server_that_syncs_late_is_given_nothing(url: str, log: str, redis: Redis, name, value):
     redis.config_set(name, value)
     for work in (appending(log), lambda appender: appender.create(log), lambda appender: appender.ready()):

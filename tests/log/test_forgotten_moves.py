@@ -8,7 +8,7 @@ from contextlib import closing
 from secrets import token_hex
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
 from service.embedded import Servers
 from service.log import MovedLog, Position, read_primaries
@@ -84,8 +84,9 @@ def test_a_stream_with_a_second_open_log_is_not_moved(
     assert row(database, name).place == stream.place
 
 
+@pytest.mark.parametrize("forgets", ["the switch", "the whole move"])
 def test_a_log_is_not_opened_again_where_the_database_has_forgotten_that_its_stream_moved(
-    servers: Servers, three: Three, tmp_path, monkeypatch
+    servers: Servers, three: Three, tmp_path, monkeypatch, forgets: str
 ):
     """The command is killed when the new log takes batches; then the database is put back to before the switch."""
     world = make_world(servers, tmp_path, redis_url=three.url, lease_seconds=LEASE_SECONDS)
@@ -101,6 +102,8 @@ def test_a_log_is_not_opened_again_where_the_database_has_forgotten_that_its_str
         service.client().close()
         with database.transaction() as connection:
             connection.execute(update(tables.streams).where(tables.streams.c.name == name).values(place=source))
+            if forgets == "the whole move":
+                connection.execute(delete(tables.leases).where(tables.leases.c.resource.startswith("move:")))
         with running(world.settings) as service:
             client, third = service.client(), 6 - source - target
             why = wait_until(lambda: ok(client.get(f"/v1/streams/{name}"))["halted"] or send(client, name).is_success)

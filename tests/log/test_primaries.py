@@ -10,7 +10,17 @@ import pytest
 
 from service.embedded import Servers
 from service.ledger.verify import verify
-from service.log import Appenders, LogUnavailable, LogUnsuitable, Position, open_readers, probe, read_primaries
+from service.log import (
+    Appenders,
+    LogState,
+    LogUnavailable,
+    LogUnsuitable,
+    Position,
+    open_readers,
+    probe,
+    read_primaries,
+)
+from service.log.primaries import ListedPrimaries
 from service.store import streams
 from service.store.database import Database
 from tests.api.test_records import refused
@@ -194,6 +204,27 @@ def test_a_stream_of_a_primary_that_is_not_named_waits(listed: Three):
 def test_several_urls_are_told_apart_though_passwords_hold_commas():
     urls = ["redis://:a,b@one:1/0", "unix:///two"]
     assert [each.url for each in read_primaries(", ".join(urls)).every()] == urls
+
+
+def test_after_a_primary_did_not_answer_it_is_looked_where_primaries_are_now():
+    """Else one whose address, or slots, moved is said to be away until somebody appends there."""
+
+    class Moved(ListedPrimaries):
+        refreshed = 0
+
+        def refresh(self) -> None:
+            self.refreshed += 1
+
+    async def state() -> LogState:
+        appenders = Appenders(primaries, max_batches=9, max_bytes=10**6)
+        try:
+            return await appenders.state({})
+        finally:
+            await appenders.close()
+
+    primaries = Moved(["unix:///nowhere"])
+    assert asyncio.run(state()).up == {1: False}
+    assert primaries.refreshed == 1
 
 
 def test_primaries_in_another_order_are_refused(listed: Three):

@@ -1,5 +1,7 @@
 """The files of records are safetensors, whoever writes them."""
 
+import errno
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,22 @@ def test_a_mark_is_on_disk_before_it_takes_the_place_of_the_one_before(tmp_path:
     assert (synced[0].parent, synced[1]) == (root, root)
 
 
+def test_a_mark_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch):
+    """It is tried again and again: a full disk would fill with beginnings."""
+    files = SegmentFiles(tmp_path)
+    files.put_high_water_mark("log", {"charges": 1})
+    before = list(tmp_path.iterdir())
+
+    def no_room(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+        patched.setattr(os, "fsync", no_room)
+        files.put_high_water_mark("log", {"charges": 2})
+    assert list(tmp_path.iterdir()) == before
+    assert files.high_water_mark("log") == {"charges": 1}
+
+
 def test_files_of_records_are_their_owners_alone(tmp_path: Path):
     files = SegmentFiles(tmp_path / "segments")
     name, _ = files.write("log", 0, 4, {"x": X})
@@ -101,6 +119,20 @@ def test_a_file_that_is_changed_after_it_was_read_is_found_out(tmp_path: Path):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(SegmentDamaged):
         files.read("log", name, sha256, 0, 4)
+
+
+def test_files_that_were_read_are_not_remembered_for_ever(tmp_path: Path, monkeypatch):
+    """Another worker deletes them: who only reads would remember more and more that are gone."""
+    monkeypatch.setattr(segment_files, "MOST_CHECKED", 3)
+    files, hashed = SegmentFiles(tmp_path), []
+    real = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *given: (hashed.append(given), real(*given))[1])
+    for number in range(9):
+        name, sha256 = files.write("log", number, number + 4, {"x": X})
+        for _ in range(2):
+            files.read("log", name, sha256, 0, 4)
+        assert len(files._checked) <= 3
+    assert len(hashed) == 9
 
 
 def test_one_at_a_time_writes_a_mark(tmp_path: Path, monkeypatch):

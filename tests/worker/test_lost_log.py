@@ -16,7 +16,7 @@ from service.embedded.processes import stop_together
 from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
 from service.ledger.verify import verify
-from service.log import LogUnavailable
+from service.log import LogUnavailable, Reader
 from service.store import numbering, streams
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, World, make_world, ok, serving, wait_until
@@ -161,6 +161,39 @@ def test_a_log_put_back_from_an_old_copy_halts_and_goes_on_when_told(bench: Benc
     assert bench.values() == [1, 2, 3, 5], "what it still holds is numbered; what had a number is not again"
     assert ok(api.client().get(f"/v1/streams/s/entries/{late}")) == {"start": 2, "end": 3}
     check(bench)
+
+
+def test_what_came_before_a_lost_batch_is_numbered_and_numbering_goes_on_behind_it(bench: Bench, api: Service):
+    bench.append(1)
+    cut = bench.append(2)
+    bench.append(3)
+    bench.redis().xdel(bench.key("entries"), cut)
+    assert "batch 3 came where 2 was due" in halted(bench)
+    assert ok(api.client().post("/v1/streams/s/resume"))["lost_batches"] == 1
+    sealed(bench, 2)
+    assert bench.values() == [1, 3]
+    check(bench)
+
+
+def test_who_is_told_to_go_on_while_a_stream_halts_finds_a_log_that_takes_batches(
+    bench: Bench, api: Service, monkeypatch
+):
+    bench.append(1)
+    sealed(bench, 1)
+    bench.redis().flushall()
+    sealer, other, real = bench.successor(), bench.sealer(), Reader.halt
+
+    def resumed_first(reader: Reader, log: str) -> None:
+        monkeypatch.setattr(Reader, "halt", real)
+        ok(api.client().post("/v1/streams/s/resume"))
+        other.step(wait_milliseconds=10)
+        real(reader, log)
+
+    monkeypatch.setattr(Reader, "halt", resumed_first)
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), Reader.halt is real)[1])
+    other.step(wait_milliseconds=10)
+    bench.append(2)
+    wait_until(lambda: (other.step(wait_milliseconds=10), bench.now().records == 2)[1])
 
 
 def test_a_batch_cut_from_the_middle_is_counted_as_lost(bench: Bench, api: Service):

@@ -171,6 +171,9 @@ def test_no_slot_of_an_erased_unit_counts_though_it_is_erased_while_it_is_counte
         monkeypatch.setattr(SegmentFiles, "write", write)
     wait_until(lambda: (sealer.step(wait_milliseconds=10), bench.now().records == 6)[1])
     assert stored(bench)["counts"].tolist() == [1, 1, 0, 0, 1, 0]
+    with bench.database.transaction() as connection:
+        known = segments.files_of(connection, bench.stream.id)
+    assert bench.files.names(bench.stream.log) == known, "no file is left in which the unit's records count"
 
 
 def test_a_unit_that_was_never_there_can_be_erased(bench: Bench):

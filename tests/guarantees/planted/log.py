@@ -90,6 +90,14 @@ def batches_that_are_never_on_disk() -> None:
     )
 
 
+@bug(f"{_APPENDING}::test_a_server_that_syncs_late_is_given_nothing[no-appendfsync-on-rewrite-yes]")
+def batches_that_are_not_on_disk_while_the_file_is_written_anew() -> None:
+    """A power cut after an erasure loses what was accepted meanwhile."""
+    from service.log import connection
+
+    rewrite(connection.require_durability, ('settings.get("no-appendfsync-on-rewrite", "no") != "no"', "False"))
+
+
 @bug(f"{_APPENDING}::test_a_server_that_deletes_keys_when_its_memory_is_full_is_given_nothing[volatile-lru]")
 def answers_that_a_full_server_forgets() -> None:
     """A request that is sent again is stored twice."""
