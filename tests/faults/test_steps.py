@@ -132,6 +132,8 @@ ELSEWHERE = {
     "SegmentObjects._new_copy: delete",
     # tests/worker/test_due_fits.py: why a step waits, which each worker says again that meets it.
     "Publisher._drawn: commit",
+    # tests/worker/test_attempts.py: what a worker killed just before or after it leaves is the same.
+    "LeaseKeeper.abandon: commit",
     # tests/worker/test_fits.py: of a process of its own, which writes nothing.
     "_taken: fit",
     # tests/log/test_primaries.py: what each worker writes again when it starts.
