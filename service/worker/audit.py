@@ -121,7 +121,8 @@ class Audit:
         if self._waiting:
             return next(iter(self._waiting))
         now = time.monotonic()
-        return next((each for log, (first, each) in list(self._first.items()) if self._due.get(log, first) <= now), None)
+        known = list(self._first.items())
+        return next((each for log, (first, each) in known if self._due.get(log, first) <= now), None)
 
     def _next_ones(self) -> list[int]:
         """The streams whose turn is soon: walked with others they cost little."""

@@ -53,7 +53,7 @@ _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
 _FORESEEN = (Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing, DatabaseUnavailable, NotWanted)
-WALK_SECONDS = 1.0  # before a publication is tried again that waits for a walk of its ledger, or for others' releases
+WALK_SECONDS = 1.0  # before a publication is tried again that waits: for a walk, its mark, or others' releases
 ENDED_TWICE = (
     "two attempts at its next step ended without a foreseen reason (a crash, a kill, out of memory, an unexpected "
     "error): a third would draw its noise anew. The log tells when and where"
@@ -190,6 +190,7 @@ class Publisher:
 
     def _publish_due(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
         if not self._confirmer.can_confirm(publication.stream_id):
+            self._not_before[publication.id] = time.monotonic() + WALK_SECONDS
             return
         stored_mark = self._confirmer.high_water_mark(publication.stream_id)
         with self._database.transaction() as connection:

@@ -127,6 +127,8 @@ WHEN_SOMETHING_IS_WRONG = {
 ELSEWHERE = {
     # tests/worker/test_lost_log.py, test_restored.py and test_dead_letters.py: none needs a process to be seen.
     "Appender.drop_dead: log",
+    # tests/store/test_segment_files.py: of a mark that could not be written.
+    "_gone_if_it_fails: delete",
     # tests/store/objects: copies of what an object store has, which nobody misses.
     "SegmentObjects._drop_copies: delete",
     "SegmentObjects._new_copy: delete",

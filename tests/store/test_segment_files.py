@@ -1,5 +1,6 @@
 """The files of records are safetensors, whoever writes them."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,20 @@ def test_one_at_a_time_writes_a_mark(tmp_path: Path, monkeypatch):
             pass
     with other.high_water_mark_lock("log"):
         pass
+
+
+@pytest.mark.parametrize("what", ["mark", "note"])
+def test_of_what_finds_no_room_nothing_is_left(tmp_path: Path, monkeypatch, what):
+    files = SegmentFiles(tmp_path)
+    put = files.put_high_water_mark if what == "mark" else files.put_note
+    put("log", {"records": 1})
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no room"):
+        patched.setattr(os, "fsync", full)
+        patched.setattr(Path, "write_text", full)
+        put("log", {"records": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["log.witness" if what == "mark" else "log.walked"]
+    assert (files.high_water_mark("log") if what == "mark" else files.note("log")) == {"records": 1}
