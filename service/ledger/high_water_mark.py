@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import structlog
 from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, func, select
 
 from service.ledger.errors import LedgerBroken
@@ -18,6 +19,8 @@ from service.store.database import TIMELINE, read, read_together
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
 from service.store.tables import charges, erasures, releases
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,17 @@ def _marks(streams: Iterable[Stream], rows: Sequence[Any]) -> dict[str, Mark]:
 def write(files: SegmentFiles, log: str, mark: Mark) -> None:
     """Write down how far a stream has come. The caller holds the file's lock."""
     files.put_high_water_mark(log, asdict(mark))
+
+
+def readable(files: SegmentFiles, logs: Iterable[str]) -> dict[str, dict[str, Any] | None]:
+    """Return what `SegmentFiles.high_water_mark` returns, by log; streams whose file can't be read now are left out."""
+    stored = {}
+    for log in logs:
+        try:
+            stored[log] = files.high_water_mark(log)
+        except OSError as error:
+            _log.error("high_water_mark_not_read", log=log, error=error.strerror)
+    return stored
 
 
 def note(mark: Mark, at: float) -> dict[str, Any]:

@@ -35,6 +35,8 @@ from service.store.database import FREE_STREAM, TIMELINE, notify, read_together,
 from service.store.schema_version import is_served
 from service.store.tables import leases
 
+_NOBODY = "nobody"
+"""The owner of a lease that was left as by an owner that died, whoever that was."""
 NOBODY_ASKS_FOR = 10
 """So many times the length of one's own leases: others may be set to other lengths, but not to such."""
 
@@ -311,6 +313,16 @@ def release_several(connection: Connection, held: Sequence[Lease]) -> None:
     write(connection, _RELEASE, _each(held))
     if any(lease.resource.startswith(_STREAM) for lease in held):
         notify(connection, FREE_STREAM)
+
+
+def abandon(connection: Connection, lease: Lease, *, abandoned: float, seconds: float) -> None:
+    """End a lease without giving it back: its next owner reads of an owner who died, `abandoned` seconds ago (`Lease`).
+
+    seconds: the length of leases.
+    """
+    ended = func.clock_timestamp() - timedelta(seconds=max(0.0, abandoned - seconds))
+    mine = is_held(lease.resource, lease.owner, lease.epoch)
+    connection.execute(update(leases).where(*mine).values(owner=_NOBODY, expires_at=ended))
 
 
 def is_held(resource: Any, owner: Any, epoch: Any) -> tuple[ColumnElement[bool], ...]:

@@ -111,16 +111,13 @@ class SegmentFiles:
         """Writes something down about a stream, in the place of what was; on disk when this returns."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self.root / f"{log}.{secrets.token_hex(4)}.new"
-        try:
+        with _gone_if_it_fails(new):
             with new.open("xb") as file:
                 os.fchmod(file.fileno(), 0o600)
                 file.write(json.dumps(content).encode())
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:  # it is tried again and again: a full disk would fill with beginnings
-            new.unlink(missing_ok=True)
-            raise
-        new.replace(self.root / f"{log}{_MARK}")
+            new.replace(self.root / f"{log}{_MARK}")
         _sync(self.root)
 
     def note(self, log: str) -> dict[str, Any]:
@@ -133,9 +130,10 @@ class SegmentFiles:
     def put_note(self, log: str, content: dict[str, Any]) -> None:
         """Writes something down about a stream that may be lost in a crash."""
         new = self.root / f"{log}.{secrets.token_hex(4)}.new"
-        new.touch(mode=0o600)
-        new.write_text(json.dumps(content))
-        new.replace(self.root / f"{log}.walked")
+        with _gone_if_it_fails(new):
+            new.touch(mode=0o600)
+            new.write_text(json.dumps(content))
+            new.replace(self.root / f"{log}.walked")
 
     @contextmanager
     def high_water_mark_lock(self, log: str) -> Iterator[None]:
@@ -197,6 +195,16 @@ class SegmentFiles:
         """Return the names of all files of a stream."""
         folder = self.root / log
         return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+@contextmanager
+def _gone_if_it_fails(new: Path) -> Iterator[None]:
+    """Delete a new file again where it can't be written whole: where there is no room it is tried again and again."""
+    try:
+        yield
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _lock(descriptor: int) -> None:

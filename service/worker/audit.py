@@ -89,30 +89,40 @@ class Audit:
                     continue
                 also = [] if stream in self._waiting else self._next_ones()
             try:
-                if stream not in self._walk_together([stream, *also], again=True):
-                    self.walk(stream)
+                if stream not in self._walk_together([stream, *also], again=True) and not self._is_walked(stream):
+                    self._walk_later(stream)
             except DatabaseUnavailable as error:
                 _log.warning("part_unavailable", part="audit", reason=str(error))
                 stop.wait(1.0)
-            except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
-                _log.error("not_walked", stream=stream, error=type(error).__name__, at=place_of(error))
-                self._walk_later(stream)
             self._ring()
+
+    def _is_walked(self, stream: int) -> bool:
+        """Walk a stream; return whether that could be done."""
+        try:
+            self.walk(stream)
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
+            _log.error("not_walked", stream=stream, error=type(error).__name__, at=place_of(error))
+            return False
+        return True
 
     def _walk_later(self, stream: int) -> None:
         """A walk failed: publishing waits if it was the first, and asks again; else it is due in an hour."""
-        log, later = self._confirmer.log(stream), time.monotonic() + SECONDS_BETWEEN_AUDITS
+        later = time.monotonic() + SECONDS_BETWEEN_AUDITS
         self._waiting.pop(stream, None)
-        self._first[log] = later, stream
-        if log in self._due:
-            self._due[log] = later
+        for log in [log for log, (_, each) in list(self._first.items()) if each == stream]:
+            self._first[log] = later, stream
+            if log in self._due:
+                self._due[log] = later
 
     def _next(self) -> int | None:
         """The stream to walk now, if there is one."""
         if self._waiting:
             return next(iter(self._waiting))
         now = time.monotonic()
-        return next((each for log, (first, each) in self._first.items() if self._due.get(log, first) <= now), None)
+        known = list(self._first.items())
+        return next((each for log, (first, each) in known if self._due.get(log, first) <= now), None)
 
     def _next_ones(self) -> list[int]:
         """The streams whose turn is soon: walked with others they cost little."""
@@ -140,13 +150,7 @@ class Audit:
         if not self._walking or charges <= SHORT_LEDGER:
             with self._looking:
                 if log not in self._due and stream not in self._walk_together([stream, *also, *self._never()]):
-                    try:
-                        self.walk(stream)
-                    except DatabaseUnavailable:
-                        raise
-                    except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
-                        _log.error("not_walked", stream=stream, error=type(error).__name__, at=place_of(error))
-                        return False
+                    return self._is_walked(stream)
             return True
         with self._requests:
             self._waiting[stream] = None
@@ -174,9 +178,10 @@ class Audit:
         with self._database.transaction() as connection:
             but = () if again else self._due
             short = changes.short_ledgers(connection, candidates, but=but, charges=SHORT_LEDGER, most=MOST_TOGETHER)
+        marks = high_water_mark.readable(self._files, short.values())  # before the streams are read
+        short = {stream: log for stream, log in short.items() if log in marks}
         if len(short) < 2:
             return set()
-        marks = {log: self._files.high_water_mark(log) for log in short.values()}  # before the streams are read
         try:
             with self._database.transaction() as connection:
                 looked = verify.look_at_each(connection, list(short))
@@ -245,11 +250,12 @@ class Audit:
             of_changed = streams.of_each(connection, list(changed))
             marks = high_water_mark.marks(connection, of_changed)
             unseen = {each.stream_id for each in shown.unseen(connection, list(changed))}
+        stored = high_water_mark.readable(self._files, [each.log for each in of_changed])
         unconfirmed = []
         for stream in of_changed:
             confirmed = stream.confirmed_charges, stream.confirmed_releases
             if stream.distrusted is not None or (
-                self._files.high_water_mark(stream.log) == vars(marks[stream.log])
+                stored.get(stream.log) == vars(marks[stream.log])
                 and confirmed == (stream.charges, stream.releases)
                 and stream.id not in unseen
             ):
@@ -259,8 +265,13 @@ class Audit:
         self._confirmer.confirm_each(unconfirmed)
 
     def _remember(self, states: list[State]) -> None:
-        """Which streams there are to walk: each within an hour, not all at once; one that is distrusted, now."""
+        """Which streams there are to walk: each within an hour, not all at once; one that is distrusted, now.
+
+        A stream that another database had, which was put in this one's place, is there no more.
+        """
         now = time.monotonic()
+        for log in self._first.keys() - {each.log for each in states}:
+            del self._first[log]
         for place, each in enumerate(states):
             if each.log not in self._first:
                 wait = 0.0 if each.distrusted else SECONDS_BETWEEN_AUDITS * place / len(states)

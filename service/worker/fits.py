@@ -51,7 +51,10 @@ class NotWanted(Exception):
 
 
 class FitTooLarge(Exception):
-    """The step may need more memory than a process may have here. Follows from public quantities and the machine's."""
+    """The step may need more than it may have here: memory, or a process. Follows from public and the machine's things.
+
+    Nothing is drawn: it waits for a worker that has it.
+    """
 
 
 class FitDied(Exception):
@@ -78,7 +81,7 @@ def draw(
 
     Raises:
         NotWanted: `wanted` returned False.
-        FitTooLarge: it may need more memory than a process may have here.
+        FitTooLarge: it may need more memory than a process may have here, or no process can be started.
         FitDied: the step's process was killed, or failed in a way that nobody foresaw.
         Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing: see `Mechanism.step`.
     """
@@ -166,8 +169,18 @@ def command(descriptor: int) -> list[str]:
 @contextmanager
 def _process(more: dict[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
     """Start a process with `more` in its environment, and kill it afterwards."""
-    ours, theirs = Pipe()
+    process, ours = _started(more)
     with ours:
+        try:
+            yield process, ours
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _started(more: dict[str, str]) -> tuple[subprocess.Popen[bytes], Connection]:
+    try:
+        ours, theirs = Pipe()
         with theirs:
             process = subprocess.Popen(
                 command(theirs.fileno()),
@@ -177,11 +190,9 @@ def _process(more: dict[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], Co
                 pass_fds=(theirs.fileno(),),
                 env={name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")} | more,
             )
-        try:
-            yield process, ours
-        finally:
-            process.kill()
-            process.wait()
+    except OSError as error:  # too many processes or files, no memory, or the program is being replaced
+        raise FitTooLarge(f"a process of its own can't be started here ({error.strerror})") from None
+    return process, ours
 
 
 def _needs(cost: Cost) -> str:

@@ -84,6 +84,15 @@ class LeaseKeeper:
             with suppress(DatabaseUnavailable), self._database.transaction() as connection:
                 leases.release_several(connection, given)
 
+    def abandon(self, lease: Lease, abandoned: float) -> None:
+        """Renew a lease no more, and leave it as one who dies: somebody is still to note an attempt (`store.attempts`).
+
+        abandoned: as of a lease, for its next owner.
+        """
+        self._forget([lease])
+        with suppress(DatabaseUnavailable), self._database.transaction() as connection:
+            leases.abandon(connection, lease, abandoned=abandoned, seconds=self.seconds)
+
     def _forget(self, given: Iterable[Lease]) -> None:
         with self._lock:
             for lease in given:

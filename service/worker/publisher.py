@@ -52,7 +52,8 @@ from service.worker.workshop import Workshop
 _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
-WALK_SECONDS = 1.0  # before a publication is tried again that waits for a walk of its ledger, or for others' releases
+_FORESEEN = (Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing, DatabaseUnavailable, NotWanted)
+WALK_SECONDS = 1.0  # before a publication is tried again that waits: for a walk, its mark, or others' releases
 ENDED_TWICE = (
     "two attempts at its next step ended without a foreseen reason (a crash, a kill, out of memory, an unexpected "
     "error): a third would draw its noise anew. The log tells when and where"
@@ -76,6 +77,7 @@ class Publisher:
         self._queue, self._lookout, self._dask_scheduler = shop.queue, shop.lookout, shop.dask_scheduler
         self._look = Look(heard=-1, began=0.0, ended=0.0, waiting=[])
         self._served = set[int]()  # streams, since that look
+        self._unnoted: float | None = None  # how long ago an attempt ended that is not noted yet, if it is to be
         self._not_before: dict[int, float] = {}  # publications that failed in a way nobody foresaw
 
     def run(self, stop: threading.Event) -> None:
@@ -111,7 +113,13 @@ class Publisher:
                     if lease is not None:
                         if first and len(look.waiting) > 1:  # who took nothing wakes nobody, or that would not end
                             self._bell.leave()
-                        self._guard(lease, publication, stop)
+                        self._unnoted = lease.abandoned
+                        try:
+                            self._guard(lease, publication, stop)
+                        finally:
+                            if self._unnoted is not None:
+                                self._keeper.abandon(lease, self._unnoted)
+                                lease = None
                         seen, first = True, False
                         self._served.add(publication.stream_id)
                 finally:
@@ -182,6 +190,7 @@ class Publisher:
 
     def _publish_due(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
         if not self._confirmer.can_confirm(publication.stream_id):
+            self._not_before[publication.id] = time.monotonic() + WALK_SECONDS
             return
         stored_mark = self._confirmer.high_water_mark(publication.stream_id)
         with self._database.transaction() as connection:
@@ -256,6 +265,7 @@ class Publisher:
         if (abandoned or owed) and turn.is_due() and not self._note(lease, turn, at):
             return False
         self._desk.owed.pop(turn.publication.promise, None)
+        self._unnoted = None
         return True
 
     def _note(self, lease: Lease, turn: Turn, at: tuple[int, int], how: str = "") -> bool:
@@ -267,6 +277,7 @@ class Publisher:
             self._halt(lease, turn, ENDED_TWICE + how)
         else:
             _log.warning("attempt_noted", publication=turn.publication.name, position=at[0], version=at[1])
+        self._unnoted = None
         return not again
 
     def _step(self, lease: Lease, turn: Turn, stop: threading.Event) -> bool:
@@ -321,17 +332,14 @@ class Publisher:
                 leases.check(connection, lease)
                 waits.note(connection, publication.id, publication.due, str(error))
             raise
-        except (
-            *(Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing),
-            *(DatabaseUnavailable, NotWanted),
-        ):
+        except _FORESEEN:
             raise  # of public reasons alone
         except Exception as error:
             how = ""
             if isinstance(error, FitDied):
                 how = f". The last one: {error}"
                 metrics.DEATHS.labels(publication.name).inc()
-            desk.owed[publication.promise] = at
+            desk.owed[publication.promise], self._unnoted = at, 0.0
             self._note(lease, turn, at, how)  # before anything is tried again; if it can't be, it stays owed
             del desk.owed[publication.promise]
             raise

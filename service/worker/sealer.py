@@ -157,9 +157,11 @@ class Sealer:
         try:
             with self._database.transaction() as connection:
                 logs = changes.logs(connection, list(mine))
-            stored_marks = {log: self._files.high_water_mark(log) for log in logs.values()}
+            stored_marks = high_water_mark.readable(self._files, logs.values())
+            unreadable = [each for each, log in logs.items() if log not in stored_marks]
+            self._not_before |= dict.fromkeys(unreadable, time.monotonic() + AFTER_AN_ERROR_SECONDS)
             with self._database.transaction() as connection:
-                current_streams = streams.of_each(connection, list(mine))
+                current_streams = streams.of_each(connection, list(mine.keys() - unreadable))
                 older = high_water_mark.behind_of_each(connection, stored_marks, current_streams)
                 files = segments.files_of_each(connection, list(mine))
         except BaseException:
@@ -359,9 +361,11 @@ class Sealer:
                 # Whoever lost the lease misses what its successor trimmed; only the holder can tell that a log is lost.
                 with self._database.transaction() as connection:
                     leases.check(connection, lease)
+                    self._reader.halt(
+                        log
+                    )  # first: if the rest fails, the next holder of the lease looks again; and before there is one
                     streams.halt(connection, stream.id, str(lost))
                 _log.error("stream_halted", stream=stream.name, reason=str(lost))
-                self._reader.halt(log)  # before another can hold the stream, who may have been told to go on
                 self._let_go(log)
         except (LeaseLost, StreamHalted):
             self._let_go(log)

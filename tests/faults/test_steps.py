@@ -127,6 +127,8 @@ WHEN_SOMETHING_IS_WRONG = {
 ELSEWHERE = {
     # tests/worker/test_lost_log.py, test_restored.py and test_dead_letters.py: none needs a process to be seen.
     "Appender.drop_dead: log",
+    # tests/store/test_segment_files.py: of a mark that could not be written.
+    "_gone_if_it_fails: delete",
     # tests/store/objects: copies of what an object store has, which nobody misses.
     "SegmentObjects._drop_copies: delete",
     "SegmentObjects._new_copy: delete",
@@ -134,6 +136,8 @@ ELSEWHERE = {
     "SegmentFiles.put_high_water_mark: delete",
     # tests/worker/test_due_fits.py: why a step waits, which each worker says again that meets it.
     "Publisher._drawn: commit",
+    # tests/worker/test_attempts.py: what a worker killed just before or after it leaves is the same.
+    "LeaseKeeper.abandon: commit",
     # tests/worker/test_fits.py: of a process of its own, which writes nothing.
     "_taken: fit",
     # tests/log/test_primaries.py: what each worker writes again when it starts.

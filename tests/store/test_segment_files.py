@@ -81,22 +81,6 @@ def test_a_mark_is_on_disk_before_it_takes_the_place_of_the_one_before(tmp_path:
     assert (synced[0].parent, synced[1]) == (root, root)
 
 
-def test_a_mark_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch):
-    """It is tried again and again: a full disk would fill with beginnings."""
-    files = SegmentFiles(tmp_path)
-    files.put_high_water_mark("log", {"charges": 1})
-    before = list(tmp_path.iterdir())
-
-    def no_room(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
-        patched.setattr(os, "fsync", no_room)
-        files.put_high_water_mark("log", {"charges": 2})
-    assert list(tmp_path.iterdir()) == before
-    assert files.high_water_mark("log") == {"charges": 1}
-
-
 def test_files_of_records_are_their_owners_alone(tmp_path: Path):
     files = SegmentFiles(tmp_path / "segments")
     name, _ = files.write("log", 0, 4, {"x": X})
@@ -145,3 +129,20 @@ def test_one_at_a_time_writes_a_mark(tmp_path: Path, monkeypatch):
             pass
     with other.high_water_mark_lock("log"):
         pass
+
+
+@pytest.mark.parametrize("what", ["mark", "note"])
+def test_of_what_finds_no_room_nothing_is_left(tmp_path: Path, monkeypatch, what):
+    files = SegmentFiles(tmp_path)
+    put = files.put_high_water_mark if what == "mark" else files.put_note
+    put("log", {"records": 1})
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no room"):
+        patched.setattr(os, "fsync", full)
+        patched.setattr(Path, "write_text", full)
+        put("log", {"records": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["log.witness" if what == "mark" else "log.walked"]
+    assert (files.high_water_mark("log") if what == "mark" else files.note("log")) == {"records": 1}

@@ -11,6 +11,7 @@ from service.learners.output_perturbation import OutputPerturbation
 from service.store import attempts as stored_attempts
 from service.store import parked, publications, releases, tables
 from service.store.database import DatabaseUnavailable
+from service.worker import publisher as publisher_module
 from service.worker.publisher import Publisher
 from tests.conftest import wait_until
 from tests.worker.published import Bench
@@ -133,6 +134,33 @@ def test_two_kills_at_the_same_due_step_halt_it(bench: Bench, monkeypatch):
     assert (len(calls), bench.counts()) == (2, (0, 0))  # both fits of the first step's two releases
 
 
+@pytest.mark.parametrize("obstacle", ["the mark can't be written", "the mark can't be read", "an old ledger"])
+@pytest.mark.parametrize("who", ["the same worker", "another"])
+def test_a_kill_is_noted_though_whoever_takes_over_can_not_go_on_at_first(bench: Bench, monkeypatch, obstacle, who):
+    publisher, mark = bench.publisher(), bench.files.root / "log.witness"
+    publisher._audit.look(1)  # all was well when the worker started
+    kill(bench)
+    with monkeypatch.context() as patched:
+        match obstacle:
+            case "the mark can't be written":
+                patched.setattr(publisher._confirmer, "can_confirm", lambda _: False)
+            case "the mark can't be read":
+                mark.unlink(missing_ok=True)
+                mark.mkdir()
+            case _:
+                patched.setattr(publisher_module.high_water_mark, "contradicts", lambda *_: "it is an old one")
+        step(bench, publisher)
+    assert (attempts(bench), bench.counts()) == ([], (0, 0))
+    if mark.is_dir():
+        mark.rmdir()
+    publisher._not_before.clear()
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(distrusted=None))
+    step(bench, publisher if who == "the same worker" else None)
+    assert attempts(bench) == [(0, 0)]
+    assert bench.counts() != (0, 0)
+
+
 def _killed(*_: object) -> None:
     raise KeyboardInterrupt
 
@@ -208,6 +236,24 @@ def test_a_note_that_could_not_be_written_is_written_before_the_next_attempt(ben
     assert attempts(bench) == []
     step(bench, publisher)  # notes the first, tries again, which fails too, and halts
     assert real is Publisher._note
+    assert bench.now().state == "halted"
+    assert (len(calls), bench.counts()) == (2, (0, 0))
+
+
+@pytest.mark.parametrize("fails", ["_note", "_halt"])
+def test_an_attempt_is_left_to_whoever_comes_next_while_it_can_not_be_noted(bench: Bench, monkeypatch, fails):
+    """Or while the publication can't be halted for it: nothing is drawn a third time."""
+    calls, publisher = fail(monkeypatch, 9), bench.publisher()
+    if fails == "_halt":
+        step(bench)
+
+    def away(*_: object) -> None:
+        raise DatabaseUnavailable("gone")
+
+    with monkeypatch.context() as patched, pytest.raises(DatabaseUnavailable):
+        patched.setattr(Publisher, fails, away)
+        step(bench, publisher)
+    step(bench)
     assert bench.now().state == "halted"
     assert (len(calls), bench.counts()) == (2, (0, 0))
 

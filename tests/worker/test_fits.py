@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from service.ledger import open_entry
 from service.ledger.verify import verify
@@ -149,6 +149,21 @@ def test_a_fit_that_memory_can_not_hold_does_not_begin(bench: Bench, apart, monk
     assert "may need 0 MiB by its plan" in capsys.readouterr().out
     assert (bench.now().state, bench.counts(), attempts(bench), apart) == ("running", (0, 0), [], [])
     monkeypatch.setattr(fits, "memory_limit", lambda: fits.BYTES_OF_A_PROCESS + 2**20)
+    step(bench)
+    assert bench.counts() != (0, 0)
+
+
+def test_a_fit_whose_process_can_not_be_started_waits(bench: Bench, monkeypatch):
+    """Nothing is drawn, so that nothing is noted: there are too many processes, or the program is being replaced."""
+    monkeypatch.setattr(fits, "SHORT_SECONDS", 0.0)
+    first_records(bench, 6)
+    with monkeypatch.context() as patched:
+        patched.setattr(fits, "command", lambda _: ["/nowhere/python"])
+        for _ in range(2):
+            step(bench)
+    assert (bench.now().state, bench.counts(), attempts(bench)) == ("running", (0, 0), [])
+    with bench.database.transaction() as connection:
+        assert "can't be started here" in connection.execute(select(tables.waits.c.reason)).scalar_one()
     step(bench)
     assert bench.counts() != (0, 0)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
 from service.store import streams, tables
 from service.worker import audit as auditing
@@ -116,12 +116,12 @@ def test_a_stream_that_goes_on_while_it_is_walked_is_as_its_mark_says(bench: Ben
     assert stream(bench).distrusted is None
 
 
-def another_stream(bench: Bench) -> int:
+def another_stream(bench: Bench, name: str = "other") -> int:
     """One with nothing on it."""
     settings = {"retention": "keep", "epsilon": Decimal(1), "delta": Decimal(0)}
     schema = {"features": 2, "task": {"kind": "classification", "classes": 2}}
     with bench.database.transaction() as connection:
-        return streams.create(connection, name="other", log="other", schema=schema, **settings).id
+        return streams.create(connection, name=name, log=name, schema=schema, **settings).id
 
 
 def test_short_ledgers_of_streams_that_wait_are_walked_together(bench: Bench, monkeypatch):
@@ -225,6 +225,50 @@ def test_a_short_walk_that_fails_stops_no_publisher(bench: Bench, monkeypatch):
     assert bench.counts() == before
     assert stream(bench).distrusted is None
     assert shop.audit.look(1)
+
+
+def unreadable(bench: Bench, log: str) -> None:
+    """The mark of a stream can't be read, though its folder is there."""
+    (bench.files.root / f"{log}.witness").unlink(missing_ok=True)
+    (bench.files.root / f"{log}.witness").mkdir()
+
+
+def test_a_mark_that_can_not_be_read_holds_up_its_own_stream_alone(bench: Bench, monkeypatch):
+    monkeypatch.setattr(auditing, "SHORT_LEDGER", 1000)
+    charged(bench)
+    third, other = another_stream(bench, "third"), another_stream(bench)
+    unreadable(bench, "other")
+    audit = started(bench).audit
+    assert audit.look(1, [1, other, third])
+    assert audit.look(third)
+    assert not audit.look(other), "nor does it end the thread that asks"
+
+
+def test_with_a_mark_that_can_not_be_read_others_are_confirmed(bench: Bench, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("service.publishing.confirmation.Confirmer.confirm", lambda *_: None)
+        bench.publish_all()
+    another_stream(bench)
+    unreadable(bench, "other")
+    bench.shop().audit.confirm()
+    assert stream(bench).confirmed_charges == stream(bench).charges > 0
+
+
+def test_a_stream_that_is_there_no_more_holds_up_no_walk(bench: Bench, owner):
+    """Another database was put in the place of this one, or a standby without the newest streams was promoted."""
+    charged(bench)
+    shop, other = started(bench), another_stream(bench)
+    shop.audit.confirm()
+    shop.audit._first = {"other": (0.0, other), "log": (1.0, 1)}
+    shop.confirmer._logs.clear()  # another worker has confirmed it
+    with tampering(owner) as connection:
+        connection.execute(delete(tables.leases).where(tables.leases.c.resource == f"stream:{other}"))
+        connection.execute(delete(tables.streams).where(tables.streams.c.id == other))
+        connection.execute(update(tables.charges).where(tables.charges.c.id == 1).values(epsilon=0.01))
+    with walking(shop):
+        wait_until(lambda: stream(bench).distrusted)
+    shop.audit.confirm()
+    assert list(shop.audit._first) == ["log"]
 
 
 def test_only_streams_that_have_changed_are_looked_at(bench: Bench, monkeypatch):

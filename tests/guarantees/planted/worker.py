@@ -131,6 +131,17 @@ def two_threads_at_one_publication() -> None:
     rewrite(Desk.is_free, ("publication not in self.busy and ", ""))
 
 
+@bug(
+    "tests/worker/test_attempts.py::test_a_kill_is_noted_though_whoever_takes_over_can_not_go_on_at_first"
+    "[another-the mark can't be written]"
+)
+def a_kill_that_a_worker_in_trouble_forgets() -> None:
+    """A lease that a worker had whom somebody killed is given back before the attempt is noted."""
+    from service.worker.publisher import Publisher
+
+    rewrite(Publisher.step, ("self._unnoted is not None", "False"))
+
+
 @bug(f"{_TICKS}::test_a_publication_that_is_not_as_it_was_left_is_not_published_at_its_tick")
 def a_tick_that_does_not_look_at_the_publication() -> None:
     """A publication whose clock was set back is published at its next tick."""
