@@ -149,19 +149,16 @@ class Sealer:
                 self._not_before[stream.id] = time.monotonic() + TIDY_SECONDS
 
     def _read(self, taken: list[Lease]) -> tuple[list[Stream], dict[str, str], dict[int, set[str]]]:
-        """The streams as they are: they may have moved before we had the leases.
-
-        Beside them, by log, why some are older than the files beside their segments; and, by id, the segments' files.
-        """
+        """Return the streams as they are; by log, why some are older than their marks; by id, their segments' files."""
         mine = {leases.stream_id(lease): lease for lease in taken}
         try:
             with self._database.transaction() as connection:
                 logs = changes.logs(connection, list(mine))
             stored_marks = high_water_mark.readable(self._files, logs.values())
-            unreadable = [each for each, log in logs.items() if log not in stored_marks]
-            self._not_before |= dict.fromkeys(unreadable, time.monotonic() + AFTER_AN_ERROR_SECONDS)
+            marked = [each for each, log in logs.items() if log in stored_marks]
+            self._not_before |= dict.fromkeys(mine.keys() - marked, time.monotonic() + AFTER_AN_ERROR_SECONDS)
             with self._database.transaction() as connection:
-                current_streams = streams.of_each(connection, list(mine.keys() - unreadable))
+                current_streams = streams.of_each(connection, marked)
                 older = high_water_mark.behind_of_each(connection, stored_marks, current_streams)
                 files = segments.files_of_each(connection, list(mine))
         except BaseException:
@@ -361,9 +358,7 @@ class Sealer:
                 # Whoever lost the lease misses what its successor trimmed; only the holder can tell that a log is lost.
                 with self._database.transaction() as connection:
                     leases.check(connection, lease)
-                    self._reader.halt(
-                        log
-                    )  # first: if the rest fails, the next holder of the lease looks again; and before there is one
+                    self._reader.halt(log)  # before another has the lease; if the rest fails, that one looks again
                     streams.halt(connection, stream.id, str(lost))
                 _log.error("stream_halted", stream=stream.name, reason=str(lost))
                 self._let_go(log)

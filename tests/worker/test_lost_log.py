@@ -175,25 +175,22 @@ def test_what_came_before_a_lost_batch_is_numbered_and_numbering_goes_on_behind_
     check(bench)
 
 
-def test_who_is_told_to_go_on_while_a_stream_halts_finds_a_log_that_takes_batches(
-    bench: Bench, api: Service, monkeypatch
-):
+def test_a_stream_that_halts_takes_nothing_more_though_its_log_was_away_then(bench: Bench, monkeypatch):
     bench.append(1)
-    sealed(bench, 1)
-    bench.redis().flushall()
-    sealer, other, real = bench.successor(), bench.sealer(), Reader.halt
+    bench.sealer().step(wait_milliseconds=10)
+    cut = bench.append(2)
+    bench.append(3)
+    bench.redis().xdel(bench.key("entries"), cut)
 
-    def resumed_first(reader: Reader, log: str) -> None:
-        monkeypatch.setattr(Reader, "halt", real)
-        ok(api.client().post("/v1/streams/s/resume"))
-        other.step(wait_milliseconds=10)
-        real(reader, log)
+    def away(*_: object) -> None:
+        raise LogUnavailable("away")
 
-    monkeypatch.setattr(Reader, "halt", resumed_first)
-    wait_until(lambda: (sealer.step(wait_milliseconds=10), Reader.halt is real)[1])
-    other.step(wait_milliseconds=10)
-    bench.append(2)
-    wait_until(lambda: (other.step(wait_milliseconds=10), bench.now().records == 2)[1])
+    with monkeypatch.context() as patched, pytest.raises(LogUnavailable):
+        patched.setattr(Reader, "halt", away)
+        bench.successor().step(wait_milliseconds=10)
+    assert "came where 2 was due" in halted(bench)
+    with pytest.raises(LogUnavailable, match="halted"):
+        bench.append(4)
 
 
 def test_a_batch_cut_from_the_middle_is_counted_as_lost(bench: Bench, api: Service):

@@ -149,24 +149,6 @@ def test_a_mark_that_can_not_be_read_holds_up_its_own_stream_alone(bench: Bench)
     wait_until(lambda: (sealer.step(wait_milliseconds=10), bench.now().records == 1)[1])
 
 
-def test_a_stream_that_halts_takes_nothing_more_though_its_log_was_away_then(bench: Bench, monkeypatch):
-    bench.append(1)
-    bench.sealer().step(wait_milliseconds=10)
-    cut = bench.append(2)
-    bench.append(3)
-    bench.redis().xdel(bench.key("entries"), cut)
-
-    def away(*_: object) -> None:
-        raise LogUnavailable("away")
-
-    with monkeypatch.context() as patched, pytest.raises(LogUnavailable):
-        patched.setattr(Reader, "halt", away)
-        bench.successor().step(wait_milliseconds=10)
-    assert "came where 2 was due" in halted(bench)
-    with pytest.raises(LogUnavailable, match="halted"):
-        bench.append(4)
-
-
 def test_a_flushed_log_halts_the_stream_and_takes_nothing_more(bench: Bench):
     bench.append(1)
     bench.sealer().step(wait_milliseconds=10)
