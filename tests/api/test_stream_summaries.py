@@ -134,29 +134,29 @@ def test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics(service: Ser
                 assert samples.of(f"perennial_{metric}_{part}", stream=each["name"]) == value
 
 
-@pytest.mark.parametrize("asked", ["the list", "the stream", "metrics"])
+@pytest.mark.parametrize("page", ["the list", "the stream", "metrics"])
 def test_what_a_publication_keeps_that_ends_meanwhile_is_not_added_to_all_it_reserved(
-    service: Service, database: Database, monkeypatch: pytest.MonkeyPatch, asked: str
+    service: Service, database: Database, monkeypatch: pytest.MonkeyPatch, page: str
 ):
     name = service.stream(epsilon=1)
     published = service.publish(name, WINDOW)
-    real, kept = reservations.kept_stairs_of_each, {"start": 0, "epsilon": 1, "delta": 0}
+    real, step = reservations.kept_stairs_of_each, {"start": 0, "epsilon": 1, "delta": 0}
 
     def ended_meanwhile(*args: Any) -> Any:
         with database.transaction() as connection:
             publication = publications.find(connection, published)
             assert publication is not None
             if open_entry(connection, publication).end("stopped").state != publication.state:
-                row = kept | {"stream_id": publication.stream_id}
+                row = step | {"stream_id": publication.stream_id}
                 connection.execute(tables.kept_reservations.delete())
                 connection.execute(insert(tables.kept_reservations).values(row))
         return real(*args)
 
     monkeypatch.setattr(reservations, "kept_stairs_of_each", ended_meanwhile)
-    if asked == "the list":
+    if page == "the list":
         (info,) = ok(service.client().get("/v1/streams"))["items"]
         reserved = info["reserved"]["epsilon"]
-    elif asked == "the stream":
+    elif page == "the stream":
         reserved = ok(service.client().get(f"/v1/streams/{name}"))["reserved"]["epsilon"]
     else:
         reserved = look(service.url, ADMIN_KEY).of("perennial_reserved_epsilon", stream=name)
