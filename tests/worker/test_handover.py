@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import unquote
 
@@ -19,7 +20,7 @@ from service.store.database import DatabaseUnavailable
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
 from tests.conftest import HANG_SECONDS, wait_until
-from tests.worker.conftest import Bench
+from tests.worker.conftest import Bench, new_stream
 
 
 @contextmanager
@@ -39,6 +40,20 @@ def running(sealer: Sealer) -> Iterator[None]:
     yield
     stop.set()
     thread.join()
+
+
+def test_a_mark_that_can_not_be_read_holds_up_its_own_stream_alone(bench: Bench):
+    other = replace(bench, stream=new_stream(bench.world, bench.database, "t"))
+    mark = bench.files.root / f"{bench.stream.log}.witness"
+    mark.mkdir(parents=True)
+    bench.append(1)
+    other.append(2)
+    sealer = bench.sealer()
+    sealer.step(wait_milliseconds=10)
+    assert (other.values(), bench.now().records, bench.now().halted) == ([2], 0, None)
+    mark.rmdir()
+    sealer._not_before.clear()
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), bench.now().records == 1)[1])
 
 
 def test_a_commit_that_stalls_past_its_lease_loses_nothing_to_the_next_sealers_sweep(bench: Bench, monkeypatch):

@@ -135,20 +135,6 @@ def halted(bench: Bench) -> str | None:
     return wait_until(look)
 
 
-def test_a_mark_that_can_not_be_read_holds_up_its_own_stream_alone(bench: Bench):
-    other = replace(bench, stream=new_stream(bench.world, bench.database, "t"))
-    mark = bench.files.root / f"{bench.stream.log}.witness"
-    mark.mkdir(parents=True)
-    bench.append(1)
-    other.append(2)
-    sealer = bench.sealer()
-    sealer.step(wait_milliseconds=10)
-    assert (other.values(), bench.now().records, bench.now().halted) == ([2], 0, None)
-    mark.rmdir()
-    sealer._not_before.clear()
-    wait_until(lambda: (sealer.step(wait_milliseconds=10), bench.now().records == 1)[1])
-
-
 def test_a_flushed_log_halts_the_stream_and_takes_nothing_more(bench: Bench):
     bench.append(1)
     bench.sealer().step(wait_milliseconds=10)

@@ -36,7 +36,7 @@ def a_fit_that_knows_the_database() -> None:
     """An attacker who takes over a fit reads every stream."""
     from service.worker import fits
 
-    rewrite(fits._process.__wrapped__, ('if not name.startswith("PERENNIAL_")', ""))
+    rewrite(fits._started, ('if not name.startswith("PERENNIAL_")', ""))
 
 
 @bug(f"{_FITS}::test_short_steps_never_wait_for_long_ones")
