@@ -12,7 +12,7 @@ def a_killed_fit_that_is_drawn_again_and_again() -> None:
     """Which of its results is shown depends on what killed the others."""
     from service.worker.publisher import Publisher
 
-    rewrite(Publisher._drawn, ("DatabaseUnavailable, NotWanted", "DatabaseUnavailable, NotWanted, FitDied"))
+    rewrite(Publisher._drawn, ("except _FORESEEN:", "except (*_FORESEEN, FitDied):"))
 
 
 @bug("tests/worker/test_refused_fits.py::test_models_before_a_refused_fit_are_charged_and_released")
