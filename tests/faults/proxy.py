@@ -84,10 +84,10 @@ class Proxy:
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                to_server.transport.abort()  # first: who resets at this moment ends what is waited for below
                 for way in ways:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
-                to_server.transport.abort()
 
 
 class _Link:
