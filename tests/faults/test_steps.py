@@ -65,6 +65,7 @@ LOOKS = {
     "PatternReader._piece: commit",
     "PatternReader.first: commit",
     "_releases: commit",
+    "_part: commit",
     "_parts: commit",
     "MovedLog.goes_to: log",
     "MovedLog.state: log",
@@ -132,8 +133,6 @@ ELSEWHERE = {
     # tests/store/objects: copies of what an object store has, which nobody misses.
     "SegmentObjects._drop_copies: delete",
     "SegmentObjects._new_copy: delete",
-    # tests/store/test_segment_files.py: the beginning of a mark that found no room.
-    "SegmentFiles.put_high_water_mark: delete",
     # tests/worker/test_due_fits.py: why a step waits, which each worker says again that meets it.
     "Publisher._drawn: commit",
     # tests/worker/test_attempts.py: what a worker killed just before or after it leaves is the same.
