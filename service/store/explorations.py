@@ -168,7 +168,7 @@ def end(connection: Connection, identity: int, state: str, reason: str | None = 
 
 
 def _in_turn(connection: Connection) -> None:
-    """Wait until nobody else counts what there is, to add to it."""
+    """Lock what is counted and then added to, so that two transactions do not both find room for one more."""
     connection.execute(select(func.pg_advisory_xact_lock(func.hashtext("perennial explorer"))))
 
 

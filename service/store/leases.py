@@ -36,7 +36,7 @@ from service.store.schema_version import is_served
 from service.store.tables import leases
 
 _NOBODY = "nobody"
-"""The owner of a lease that was left as by an owner that died, whoever that was."""
+"""The owner that `abandon` writes: nobody has this name, so the next owner is another one."""
 NOBODY_ASKS_FOR = 10
 """So many times the length of one's own leases: others may be set to other lengths, but not to such."""
 
@@ -316,7 +316,7 @@ def release_several(connection: Connection, held: Sequence[Lease]) -> None:
 
 
 def abandon(connection: Connection, lease: Lease, *, abandoned: float, seconds: float) -> None:
-    """End a lease without giving it back: its next owner reads of an owner who died, `abandoned` seconds ago (`Lease`).
+    """End a lease as if its owner had died `abandoned` seconds ago: its next owner is told so (`Lease`).
 
     seconds: the length of leases.
     """

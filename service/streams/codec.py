@@ -1,6 +1,7 @@
 """The columns of a batch of records, `x` (float32, records × features) and `y`, and their bytes: safetensors.
 
-On a stream with units also `unit`, 16 bytes of pseudonym each, and in segments `slot` (`streams.counting`).
+On a stream with units also `unit`, 16 bytes of pseudonym each, and in segments `counts`, 1 where the slot counts
+(`worker.counting`).
 
 Batches in the log and segments have this one format.
 """

@@ -51,9 +51,9 @@ class NotWanted(Exception):
 
 
 class FitTooLarge(Exception):
-    """The step may need more than it may have here: memory, or a process. Follows from public and the machine's things.
+    """The step needs more than this machine gives it: memory, or a process of its own.
 
-    Nothing is drawn: it waits for a worker that has it.
+    It follows from public numbers and from the machine. Nothing is drawn: the step waits for a worker that has enough.
     """
 
 

@@ -85,7 +85,7 @@ class LeaseKeeper:
                 leases.release_several(connection, given)
 
     def abandon(self, lease: Lease, abandoned: float) -> None:
-        """Renew a lease no more, and leave it as one who dies: somebody is still to note an attempt (`store.attempts`).
+        """Give up a lease as if its owner had died, so that its next owner notes the attempt (`store.attempts`).
 
         abandoned: as of a lease, for its next owner.
         """

@@ -299,7 +299,7 @@ def test_an_answer_about_a_batch_is_one_of_three(service: Service, client, appen
 
 
 def test_a_load_that_goes_on_at_once_after_days_waits_for_numbers(tmp_path, monkeypatch):
-    """Its newest batch was accepted just now. Until that has numbers, nobody can say whether older ones are there."""
+    """The newest batch was accepted just now. Until it has numbers, the service can't say whether it has older ones."""
     now = time.time
     with opened(tmp_path / "days.sqlite", "days", "key", "sender", "refuse") as journal:
         for first, hours in enumerate((-25, 0)):

@@ -67,7 +67,7 @@ def test_a_column_of_units_is_loaded_as_it_is_written(service: Service, client, 
 
 
 class Terminal(io.StringIO):
-    """Standard error of somebody who looks at it."""
+    """Standard error that is a terminal."""
 
     def isatty(self) -> bool:
         return True

@@ -324,7 +324,7 @@ def test_a_unit_whose_state_is_gone_is_not_begun_again(bench: Bench, monkeypatch
 
 
 def test_slots_that_are_dropped_while_they_are_counted_are_no_finding(bench: Bench, monkeypatch):
-    """As a sealer drops them where nobody needs them any more; what is left is counted all the same."""
+    """A sealer drops slots that nobody needs any more. `verify` counts the slots that are left."""
     sealed(bench, PATTERN, 5)
     real = unit_counts.PatternReader._piece
 

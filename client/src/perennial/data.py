@@ -322,8 +322,8 @@ def _of_items(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
 def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
     """Yield blocks, and rows gathered to blocks.
 
-    Both are copies, since an iterable may fill one array or frame again and again. Arrow's tables
-    are meant never to change, and are not copied.
+    Rows, arrays and frames are copied, since an iterable may fill one again and again. Arrow's tables never change, and
+    are not copied.
     """
     rows: list[Row] = []
     for item in items:

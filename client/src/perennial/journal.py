@@ -125,7 +125,7 @@ class Journal:
             self._same(batch, known)
             return known.sent
         if is_unsent:
-            known = None  # nobody has it, whatever became of the clock since it was announced
+            known = None  # it was never sent, so its note says nothing, even if the clock was set since
         if known is not None and known.entry is not None:
             raise Uncertain(
                 f"The service does not have the entry {known.entry}, which {self.path} says holds records of this "

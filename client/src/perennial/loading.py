@@ -62,7 +62,7 @@ def run(client: Client, options: argparse.Namespace) -> None:
 
 
 def _check_names(files: list[LocalFile | StoredObject]) -> None:
-    """Raise InvalidArgument where two files have one name, by which alone --name knows them."""
+    """Raise InvalidArgument where two files have the same name: with --name, a file is known by its own name alone."""
     places: dict[str, str] = {}
     for file in files:
         if places.setdefault(file.name, file.place) != file.place:

@@ -14,7 +14,7 @@ from service.api.http.whole_answers import Head, head
 from service.api.schemas import as_json
 
 VARY = "Accept, Authorization, Cookie"
-"""By what answers at one address differ: its name may mean another publication to another key."""
+"""Request headers on which an answer depends: to another key the same name may mean another publication."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -104,7 +104,7 @@ async def next_label_request(
             if leased is not None:
                 try:
                     x = await run_in_threadpool(_read, shared, row, leased)
-                except (SegmentsMissing, SegmentDamaged):  # whoever asks again, perhaps of another API, may see it
+                except (SegmentsMissing, SegmentDamaged):  # another API, asked next, may be able to read it
                     await shared.run(labels.give_back, row.id, leased.record)
                     raise
                 if x is None:  # erased at this moment: others may wait to be labelled

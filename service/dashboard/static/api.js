@@ -24,7 +24,7 @@ export async function send(path, options = {}) {
 /** The JSON that is at an address. */
 export const read = async (path) => (await send(path)).json();
 
-/** The same; whoever is not signed in any more is led to where one does. */
+/** As `read`; without a session it opens the page to sign in. */
 export async function get(path) {
   try {
     return await read(path);

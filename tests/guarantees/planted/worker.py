@@ -136,7 +136,7 @@ def two_threads_at_one_publication() -> None:
     "[another-the mark can't be written]"
 )
 def a_kill_that_a_worker_in_trouble_forgets() -> None:
-    """A lease that a worker had whom somebody killed is given back before the attempt is noted."""
+    """The next owner of a killed worker's lease gives it back before it notes the attempt."""
     from service.worker.publisher import Publisher
 
     rewrite(Publisher.step, ("self._unnoted is not None", "False"))
