@@ -112,6 +112,11 @@ class Records:
             raise ValueError("some records of the range are missing, and it is not told which")
         return np.arange(start, end) if self.slots is None else self.slots
 
+    def between(self, start: int, end: int, first: int, last: int) -> Records:
+        """Return those in slots [start, end), of a range [first, last). ValueError if nobody can tell."""
+        slots = self.in_slots(first, last)
+        return replace(self, slots=slots)[np.flatnonzero((slots >= start) & (slots < end))]
+
     def filled(self, start: int, end: int) -> set[int]:
         """Return which of the slots of [start, end) hold a record that is finite; the others are empty."""
         return set(self.in_slots(start, end)[np.isfinite(self.x).all(axis=1)].tolist())

@@ -58,7 +58,7 @@ def fit_size(plan: Mapping[str, Any], workspace: Workspace = Workspace()) -> Fit
     rows, columns = model.get("shape") or (1, model.get("cardinality") or 1)
     stated = [model.get("steps"), model.get("passes"), *(each["noise"].get("steps") for each in fits)]
     return FitSize(
-        records=max((each["records"] for each in fits), default=0),
+        records=max((each["records"] * each.get("steps", 1) for each in fits), default=0),
         rows=rows,
         columns=columns,
         encoder=model.get("encoder", {}).get("dimension", 0),

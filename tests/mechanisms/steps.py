@@ -24,7 +24,12 @@ def data(seed=0, classes=3):
 
 def reader(seed=0, classes=3):
     x, y = data(seed, classes)
-    return lambda start, end: Records(x=x[start:end], y=y[start:end])
+
+    def read(start, end):
+        there = np.arange(start, min(end, len(y)))
+        return Records(x=x[there], y=y[there], slots=there)
+
+    return read
 
 
 def nothing(start, end):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from service.inputs.refused import Refused
@@ -57,13 +58,22 @@ def build(settings: OnlineLeaderMechanism, context: BuildContext) -> OnlineLeade
         constraint=constraint,
         projected=settings.step == "projection",
     )
-    return OnlineLeader(
+    leader = OnlineLeader(
         learner=learner,
         origin=origin,
         feature_map=context.stream.mapping(),
         schedule=IndependentBatches(batch=settings.batch, warm_start=True),
         **context.promise,
     )
+    if settings.steps == "auto":
+        return leader if context.stream.unit else replace(leader, steps=leader.most_steps())
+    return replace(leader, steps=_of_batch(settings.steps or 1, settings.batch))
+
+
+def _of_batch(steps: int, batch: int) -> int:
+    if steps > batch:
+        raise Refused("mechanism.steps", f"a batch of {batch} records has no {steps} parts: ask for fewer steps")
+    return steps
 
 
 def _runs(settings: OnlineLeaderMechanism) -> Runs:
@@ -92,6 +102,7 @@ FAMILY = MechanismFamily(
     build=build,
     examples={
         **{f"online_leader, {noise}": _KIND | {"batch": 8, "noise": noise} for noise in ("blt", "toeplitz", "tree")},
+        "online_leader, two steps": _KIND | {"batch": 8, "steps": 2},
         "online_leader, window_tree": _WINDOW_TREE | {"window": 3},
         **{
             f"online_leader, {expiry}": _WINDOW_TREE

@@ -9,6 +9,11 @@ ever released is a function of that sum's noisy estimate and of others that do n
 `online_leader.online_gradient` and `noise.running_sums`. Its charge, the whole capacity, is for all of that, and is
 taken with the first release that depends on it.
 
+With several `steps` a batch's slots are split, by their numbers alone, into as many parts, and each step is along the
+gradients of one. All above holds of parts in the place of batches: a record is in one part, so it enters one sum, and
+that fewer models are released than steps are made only takes away from what anybody sees. A run of steps begins with a
+batch, since both numbers of steps are powers of two, or the run never ends.
+
 A step leaves `Part`s for the next; they are noise and iterates, secret, and committed with the release or
 not at all. Lost or rolled back they may not be made again: the publication then can't go on.
 
@@ -20,8 +25,9 @@ lifetime.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from service.mechanisms.linear import LinearMechanism
@@ -38,9 +44,14 @@ if TYPE_CHECKING:
 
     from service.learning.records import Records
     from service.mechanisms.mechanism import Mechanism
-    from service.mechanisms.online_leader.online_gradient import OnlineGradient
+    from service.mechanisms.online_leader.online_gradient import OnlineGradient, State
     from service.privacy.accounting.events import NoisyRunningSums
     from service.privacy.accounting.groups import UnitBound
+    from service.schedules.schedule import Fit
+
+STEPS = (1, 2, 4, 8, 16)
+NOISE = 1.0  # of the mean of a part's gradients, in clipped gradients: the most with which `auto` makes so many steps
+PART = 125  # records at least
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,34 +59,32 @@ class OnlineLeader(LinearMechanism):
     """A publication that learns from each batch once; its schedule is the batches."""
 
     learner: OnlineGradient
+    steps: int = 1
+    """of a batch, one after another, each along the gradients of its own part: a power of two"""
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
-        """Take the step of the batch that ends at `time`; see `Mechanism.step`."""
+        """Take the steps of the batch that ends at `time`; see `Mechanism.step`."""
         (fit,) = self.schedule.fits(time)
-        records = fit.end - fit.start
-        number = fit.start // records
+        number = fit.start // self._batch * self.steps
         parts = parts_of(chain, self.learner.remembers(number))
-        charge = self._charge(fit.share)
-        perturbation = self.learner.perturbation(self.currency, charge, records, self.origin, number)
+        perturbation = self._noise(number)
+        state: State = tuple(part.values for part in parts) or self.learner.start(self.origin)
+        ranges = self._ranges(fit)
+        slots = [self.slots_of(each) for each in ranges]
         present = read(fit.start, fit.end)
-        state = self.learner.advance(
-            tuple(part.values for part in parts) or self.learner.start(self.origin),
-            present,
-            self.slots_of(fit),
-            self.origin,
-            perturbation,
-            number,
-        )
+        for index, (each, n) in enumerate(zip(ranges, slots, strict=True)):
+            own = present if self.steps == 1 else present.between(each.start, each.end, fit.start, fit.end)
+            state = self.learner.advance(state, own, n, self.origin, perturbation, number + index)
         release = Release(
             version=next_version,
             role=fit.role,
             time=time,
             window=(0, time),
             fit=(fit.start, fit.end),
-            parent=next_version - 1 if number else None,
+            parent=next_version - 1 if fit.start else None,
             parameters=state[-1],
             perturbation=perturbation,
-            charge=charge,
+            charge=self._charge(fit.share),
             model=self.described(present),
         )
         return Step(releases=(release,), chain=numbered(state, parts))
@@ -83,16 +92,19 @@ class OnlineLeader(LinearMechanism):
     def terms(self, time: int) -> dict[str, Any] | None:
         """Return the noise and the factor of the run that goes on at `time`; None where one begins."""
         (fit,) = self.schedule.fits(time)
-        records = fit.end - fit.start
-        number = fit.start // records
-        if self.learner.runs.at(number)[1] == 0:
-            return None
-        return self.learner.perturbation(self.currency, self._charge(fit.share), records, self.origin, number).to_json()
+        number = fit.start // self._batch * self.steps
+        return self._noise(number).to_json() if self.learner.runs.at(number)[1] else None
+
+    def fewest_slots(self) -> int:
+        """Return the least n of any step."""
+        return self.training.least(self._batch // self.steps)
 
     def check_units(self) -> None:
-        """Raise NotForUnits where records expire, which would end the promise for their units."""
+        """Raise NotForUnits where records expire, or where a unit might have several contributions to a batch."""
         if isinstance(self.learner.runs.at(0)[0], WindowTree):
             raise NotForUnits("no record may be declassified: leave mechanism.expiry at never")
+        if self.steps > 1:
+            raise NotForUnits("a unit has one contribution a batch, which is one step: leave mechanism.steps out")
 
     def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:
         """Return g of the noise of running sums, in which a unit has one contribution a batch."""
@@ -106,7 +118,17 @@ class OnlineLeader(LinearMechanism):
 
     def first_noise(self) -> NoisyRunningSums:
         """Return the noise of the first step."""
-        return self.learner.perturbation(self.currency, self._charge(Fraction(1)), self._batch, self.origin, 0)
+        return self._noise(0)
+
+    def most_steps(self) -> int:
+        """Return how many steps `auto` makes of a batch: as many as noise allows; from public quantities alone.
+
+        A step of n slots goes along their mean gradient, with noise of length ‖z‖/n, z hardly depending on n. More
+        steps come nearer to a batch's minimiser, as long as noise and the draw of a part are not longer than that
+        gradient (`benchmarks.defaults`).
+        """
+        needed = max(PART, self.first_noise().noise.expected_norm() / (NOISE * self.learner.longest))
+        return max(steps for steps in STEPS if steps == 1 or self.training.least(self._batch // steps) >= needed)
 
     def declassified(self, time: int) -> int:
         """Return how many records' batches were in the clear, their exact sum of gradients, at `time`."""
@@ -116,7 +138,7 @@ class OnlineLeader(LinearMechanism):
 
     def draws(self) -> int:
         """Return how many draws a record moves in the longest run that there can be."""
-        factor, _ = self.learner.runs.at(max(0, MOST_RECORDS // self._batch - 1))
+        factor, _ = self.learner.runs.at(max(0, self.steps * (MOST_RECORDS // self._batch) - 1))
         return moved_draws(factor) if super().draws() else 0
 
     def plan(self) -> dict[str, Any]:
@@ -145,23 +167,34 @@ class OnlineLeader(LinearMechanism):
         (pattern,) = self.schedule.patterns()
         return pattern.records
 
+    def _ranges(self, fit: Fit) -> list[Fit]:
+        """Return the fit's parts, in order: by the numbers of slots alone, whichever of them hold records."""
+        ends = [fit.start + index * (fit.end - fit.start) // self.steps for index in range(self.steps + 1)]
+        return [replace(fit, start=start, end=end) for start, end in pairwise(ends)]
+
+    def _noise(self, step: int) -> NoisyRunningSums:
+        """Return the noise of step number `step`, counted over all batches: that of the longest part of a batch."""
+        longest = -(-self._batch // self.steps)
+        return self.learner.perturbation(self.currency, self._charge(Fraction(1)), longest, self.origin, step)
+
     def _fits(self) -> list[dict[str, Any]]:
         """Return a step of each kind of run as JSON."""
-        (pattern,) = self.schedule.patterns()
-        charge, slots = self._charge(pattern.share), self.training.least(pattern.records)
-        fits, steps = [], self.learner.strong_convexity is None
+        slots, along = self.fewest_slots(), f"the last {self._batch}"
+        if self.steps > 1:
+            along = f"a part of the last {self._batch}, {self.steps} steps one after another"
+        fits, follows = [], self.learner.strong_convexity is not None
         for step in self.learner.runs.samples():
-            perturbation = self.learner.perturbation(self.currency, charge, pattern.records, self.origin, step)
+            perturbation = self._noise(step)
             noise = noise_told(perturbation)
             fits.append(
                 {
                     "what": "step",
-                    "when": f"every {pattern.records} records, along the gradients of the last {pattern.records}; "
-                    f"from step {step + 1} on",
+                    "when": f"every {self._batch} records, along the gradients of {along}; from step {step + 1} on",
                     "records": slots,
-                    "share": str(pattern.share),
-                    "charge": charge,
-                    "learning_rate": self.learner.rate(perturbation, slots) if steps else None,
+                    "steps": self.steps,
+                    "share": "1",
+                    "charge": self._charge(Fraction(1)),
+                    "learning_rate": None if follows else self.learner.rate(perturbation, slots),
                     "sensitivity": noise.pop("sensitivity"),
                     "noise": noise,
                 }

@@ -35,8 +35,12 @@ New publications take `tracking`; those that began before there was one have ano
 """
 
 
+Steps = Literal["auto", 1, 2, 4, 8, 16]
+"""How many steps a batch makes. Powers of two, so that a run of steps ends with a batch (`noise.running_sums`)."""
+
+
 class OnlineLeaderMechanism(Shape):
-    """A step along each batch's gradients and a model after every batch, with the noise of running sums (paper B).
+    """Steps along each batch's gradients and a model after every batch, with the noise of running sums (paper B).
 
     It takes the learner noisy_gradient_descent: its loss, intercept, origin, regularization and momentum.
     """
@@ -65,10 +69,28 @@ class OnlineLeaderMechanism(Shape):
     constraint: ConstraintName = "ball"
     radius: Annotated[Positive | None, Field(description="of the set that iterates are kept in")] = None
     step: Literal["projection", "conditional_gradient"] = "projection"
+    steps: Steps | None = Field(
+        None,
+        exclude_if=lambda steps: steps is None,
+        description="How many steps a batch makes, each along the gradients of a part of its own. With `auto`, the "
+        "default with a learning rate and noise blt or toeplitz, as many as noise allows; otherwise, and in "
+        "publications that were made before there was a choice, 1",
+    )
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether steps take back earlier noise for ever, however many there are."""
+        return self.noise in ("blt", "toeplitz")
+
+    def begun(self) -> Self:
+        """Return it with what a publication gets that begins now and does not say otherwise."""
+        if self.steps is not None or not self.takes_back or self.strong_convexity is not None:
+            return self
+        return self.model_copy(update={"steps": "auto"})
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:
-        if self.decay is not None and self.noise not in ("blt", "toeplitz"):
+        if self.decay is not None and not self.takes_back:
             raise PydanticCustomError("other_noise", "decay is a setting of noise blt and toeplitz")
         if self.noise == "toeplitz" and (self.decay or 0.0) > LARGEST_TOEPLITZ_DECAY:
             raise PydanticCustomError(
@@ -86,6 +108,8 @@ class OnlineLeaderMechanism(Shape):
             )
         if self.constraint != "ball" and self.radius is None:
             raise PydanticCustomError("radius", "constraint {name} needs a radius", {"name": self.constraint})
+        if self.steps not in (None, 1) and not self.takes_back:
+            raise PydanticCustomError("steps", "a batch makes one step with a tree: use noise blt or toeplitz for more")
         if (self.window is None) != (self.noise != "window_tree"):
             raise PydanticCustomError("window", "noise window_tree needs a window, and no other noise has one")
         self._expiry_fits()

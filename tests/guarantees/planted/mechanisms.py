@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.guarantees.planted.bug import ACTIVE, AUDIT, bug, rewrite, wrap
 
+_OF_A_BATCH = "tests/mechanisms/online_leader/test_steps_of_a_batch.py"
 _SLOTS = (
     "tests/mechanisms/linear_queries/test_linear_queries.py::test_every_slot_pays_once_for_each_instance_that_was_open"
 )
@@ -114,6 +115,49 @@ def steps_that_know_the_gradients_without_their_noise() -> None:
     from service.mechanisms.online_leader.online_gradient import OnlineGradient
 
     rewrite(OnlineGradient.advance, ("self._response(mean, ", "self._response(total / n, "))
+
+
+@bug(f"{_OF_A_BATCH}::test_an_erased_record_leaves_every_other_part_as_it_is[0]")
+def parts_of_a_batch_by_the_records_that_are_there() -> None:
+    """An erased record moves the records after it to other parts, so that it moves several sums."""
+    from service.learning.records import Records
+
+    def between(true: Any, self: Any, start: int, end: int, first: int, last: int) -> Any:
+        return self[np.arange(start - first, min(end - first, len(self.y)))]
+
+    wrap(Records, "between", between)
+
+
+@bug(f"{_OF_A_BATCH}::test_every_step_is_that_of_a_smaller_batch[False-2-blt]")
+def every_step_of_a_batch_reads_all_of_it() -> None:
+    """A record is in as many sums as a batch makes steps, and pays for one."""
+    from service.learning.records import Records
+
+    wrap(Records, "between", lambda true, self, *_: self)
+
+
+@bug(f"{_OF_A_BATCH}::test_from_released_models_comes_white_noise_of_the_right_size[2]")
+def steps_of_a_batch_in_the_same_place_of_their_run() -> None:
+    """The second step of a batch takes back the noise that the first one has taken back."""
+    from service.mechanisms.online_leader.mechanism import OnlineLeader
+
+    rewrite(OnlineLeader.step, ("number + index", "number"))
+
+
+@bug(f"{_OF_A_BATCH}::test_parts_are_as_even_as_can_be_and_the_noise_is_for_the_longest")
+def noise_for_the_shortest_part_of_a_batch() -> None:
+    """Rounding errors are bounded for fewer gradients than the longest part has."""
+    from service.mechanisms.online_leader.mechanism import OnlineLeader
+
+    rewrite(OnlineLeader._noise, ("-(-self._batch // self.steps)", "self._batch // self.steps"))
+
+
+@bug(f"{_OF_A_BATCH}::test_a_unit_has_one_contribution_a_step_and_a_part_has_a_record")
+def several_steps_of_units() -> None:
+    """A unit whose records are in several parts of a batch moves several sums, and is charged for one."""
+    from service.mechanisms.online_leader.mechanism import OnlineLeader
+
+    rewrite(OnlineLeader.check_units, ("self.steps > 1", "False"))
 
 
 @bug("tests/mechanisms/online_leader/test_online_leader.py::test_every_restart_goes_on_exactly")

@@ -12,6 +12,7 @@ BATCH = 8
 NOISES = {
     "blt": {"noise": "blt", "decay": 0.9},
     "toeplitz": {"noise": "toeplitz", "decay": 0.9},
+    "two steps": {"noise": "blt", "decay": 0.9, "steps": 2},
     "tree": {"noise": "tree"},
     "window_tree": {"noise": "window_tree", "window": 3},
     **{

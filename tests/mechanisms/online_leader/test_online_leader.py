@@ -84,8 +84,10 @@ def test_parts_are_written_once_and_no_more_of_them_are_kept_than_needed(noise):
         chain = mechanism.step((number + 1) * BATCH, chain, number + 1, reader()).chain
         for part in chain:
             assert np.array_equal(written.setdefault(part.number, part.values), part.values)
-        assert len(chain) == len({part.number for part in chain}) == mechanism.learner.remembers(number + 1)
-        most = {"blt": 3, "toeplitz": 43, "tree": 5, "window_tree": 2, "leaf": 3 + 2 * 1 + 2, "block": 2 * 2 + 3}[noise]
+        remembered = mechanism.learner.remembers((number + 1) * mechanism.steps)
+        assert len(chain) == len({part.number for part in chain}) == remembered
+        trees = {"tree": 5, "window_tree": 2, "leaf": 3 + 2 * 1 + 2, "block": 2 * 2 + 3}
+        most = {"blt": 3, "two steps": 3, "toeplitz": 43, **trees}[noise]
         assert len(chain) <= 4 + most
     assert max(written) <= 60 * 8
 
@@ -221,6 +223,11 @@ def test_iterates_stay_in_their_set(constraint):
         {"step": "conditional_gradient", "strong_convexity": 1.0},
         {"decay": 1.1},
         {"learning_rate": 1.0, "strong_convexity": 1.0},
+        {"steps": 3},
+        {"steps": 32},
+        {"steps": "many"},
+        {"steps": 2, "noise": "tree"},
+        {"steps": "auto", "noise": "window_tree", "window": 3},
     ],
 )
 def test_settings_of_another_noise_and_of_another_version_are_refused(settings):
