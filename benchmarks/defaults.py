@@ -11,9 +11,11 @@ is predicted by the model that was the latest when it came.
 10,000), or for these and for whitening; the rest pays for the model. Beside them public constants, for the whole of ρ,
 and the raw columns as they are. Counted from the record after.
 
-`rates`: defaults of `online_leader` beside the best of twelve other settings. With more than three runs the best is
-chosen on the first three and compared on the others. `--streams`, `--batches` and `--epsilons` choose a part; streams
-that two batches would fill are left out.
+`rates`: defaults of `online_leader` beside the best of twelve other settings, which make as many steps of a batch as
+the default, or with `--steps 1` one. With more than three runs the best is chosen on the first three and compared on
+the others. `--streams`, `--batches` and `--epsilons` choose a part; streams that two batches would fill are left out.
+
+`steps`: `online_leader` with one step of a batch, and with as many as noise allows. The mean of runs.
 
 `pulls`: `output_perturbation` with several `score_noise`, and with the default before there was one; 20,000 records.
 
@@ -129,7 +131,7 @@ def scales(path: Path, names: list[str], runs: int) -> None:
 
 def settings(mechanism: dict[str, Any], schema: StreamSchema, epsilon: float) -> Iterator[tuple[str, Any]]:
     """Yield the default and twelve other settings of an online leader, by name."""
-    yield "default", _configuration(mechanism, DESCENT, epsilon)
+    yield "default", _configuration(LEADER | {"batch": mechanism["batch"]}, DESCENT, epsilon)
     for averaging in (True, False):
         planned = build(schema, _configuration(mechanism | {"averaging": averaging}, DESCENT, epsilon)).plan()
         rate, clip = planned["fits"][0]["learning_rate"], planned["model"]["clip"]
@@ -141,8 +143,8 @@ def settings(mechanism: dict[str, Any], schema: StreamSchema, epsilon: float) ->
             yield f"clip {times}, averaging {averaging}", _configuration(mechanism | more, DESCENT, epsilon)
 
 
-def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons: list[float]) -> None:
-    """Measure defaults beside the best of other settings."""
+def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons: list[float], made: int | str) -> None:
+    """Measure defaults beside the best of other settings. made: how many steps of a batch these make."""
     for name, batch, epsilon in product(names, batches, epsilons):
         _, x, y, _, _ = data(name)
         x, y = x[:50_000], y[:50_000]
@@ -150,11 +152,32 @@ def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons:
             continue
         norm = 1.0 if name in OF_LENGTH_1 else float(np.sqrt(x.shape[1]))
         schema = _schema(x, y, norm)
-        mechanism = LEADER | {"batch": batch}
+        mechanism = LEADER | {"batch": batch, "steps": made}
         for (line, configuration), run in product(settings(mechanism, schema, epsilon), range(runs)):
             cell = ("rates", name, batch, epsilon, line, run)
             _once(path, cell, partial(scaled_publicly, x, y, norm, configuration, 0))
     _regrets(path)
+
+
+def steps(path: Path, names: list[str], runs: int, batches: list[int], epsilons: list[float]) -> None:
+    """Measure what several steps of a batch bring."""
+    print("| stream | batch | ε | one step | auto | steps |\n|---|---|---|---|---|---|")
+    for name, batch, epsilon in product(names, batches, epsilons):
+        _, x, y, _, _ = data(name)
+        x, y = x[:50_000], y[:50_000]
+        if len(y) < 2 * batch:
+            continue
+        norm = 1.0 if name in OF_LENGTH_1 else float(np.sqrt(x.shape[1]))
+        shown, made = [], 1
+        for chosen in (1, "auto"):
+            configuration = _configuration(LEADER | {"batch": batch, "steps": chosen}, DESCENT, epsilon)
+            (fit,) = build(_schema(x, y, norm), configuration).plan()["fits"]
+            made, cell = fit.get("steps", 1), ("steps", name, batch, epsilon, chosen)
+            for run in range(runs):
+                _once(path, (*cell, run), partial(scaled_publicly, x, y, norm, configuration, 0))
+            accuracies = [each["accuracy"] for each in results.lines(path) if tuple(each["cell"][:-1]) == cell]
+            shown.append(f"{statistics.mean(accuracies):.3f}")
+        print(f"| {name} | {batch:,} | {epsilon:g} | {' | '.join(shown)} | {made} |", flush=True)
 
 
 def regression(path: Path, runs: int) -> None:
@@ -268,21 +291,31 @@ def _table(path: Path, part: str, names: list[str]) -> None:
 def main() -> None:
     """The tables, in Markdown."""
     parser = argparse.ArgumentParser(description="Private scales, and defaults.")
-    parser.add_argument("--part", choices=("scales", "rates", "pulls", "regression"), required=True)
+    parser.add_argument("--part", choices=("scales", "rates", "steps", "pulls", "regression"), required=True)
     parser.add_argument("--results", type=Path, default=Path("defaults.jsonl"))
     parser.add_argument("--streams", nargs="+", choices=STREAMS)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--steps", type=lambda given: given if given == "auto" else int(given), default="auto")
     parser.add_argument("--batches", nargs="+", type=int, default=[100, 1000, 10_000])
     parser.add_argument("--epsilons", nargs="+", type=float, default=[0.1, 0.5, 1.0, 10.0])
     options = parser.parse_args()
     if options.part == "regression":
         regression(options.results, options.runs)
+    elif options.part == "steps":
+        steps(options.results, options.streams or list(STREAMS), options.runs, options.batches, options.epsilons)
     elif options.part == "pulls":
         pulls(options.results, options.streams or list(STREAMS), options.runs, options.epsilons)
     elif options.part == "scales":
         scales(options.results, options.streams or list(RAW), options.runs)
     else:
-        rates(options.results, options.streams or list(STREAMS), options.runs, options.batches, options.epsilons)
+        rates(
+            options.results,
+            options.streams or list(STREAMS),
+            options.runs,
+            options.batches,
+            options.epsilons,
+            options.steps,
+        )
 
 
 if __name__ == "__main__":

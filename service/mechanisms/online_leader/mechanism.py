@@ -191,7 +191,7 @@ class OnlineLeader(LinearMechanism):
                     "what": "step",
                     "when": f"every {self._batch} records, along the gradients of {along}; from step {step + 1} on",
                     "records": slots,
-                    "steps": self.steps,
+                    **({} if self.steps == 1 else {"steps": self.steps}),
                     "share": "1",
                     "charge": self._charge(Fraction(1)),
                     "learning_rate": None if follows else self.learner.rate(perturbation, slots),

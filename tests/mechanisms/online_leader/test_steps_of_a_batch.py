@@ -131,16 +131,20 @@ def test_what_begins_now_makes_as_many_steps_as_noise_allows(features, classes, 
     noise = mechanism.first_noise().noise.expected_norm() / mechanism.learner.longest
     assert steps == 1 or noise <= fit["records"] >= online_leader.PART
     assert steps == 16 or noise > batch // (2 * steps) or batch // (2 * steps) < online_leader.PART
-    assert (fit["steps"], fit["records"]) == (steps, batch // steps)
+    assert (fit.get("steps", 1), fit["records"]) == (steps, batch // steps)
 
 
 def test_what_began_before_there_was_a_choice_makes_one_step():
     stream = {"features": 8, "task": {"kind": "classification", "classes": 2}}
-    stored = {"kind": "online_leader", "batch": 1000}
     configuration = PublicationConfiguration.model_validate(
-        {"mechanism": stored, "learner": {"kind": "noisy_gradient_descent"}, "privacy": GAUSSIAN}
+        {
+            "mechanism": {"kind": "online_leader", "batch": 1000},
+            "learner": {"kind": "noisy_gradient_descent"},
+            "privacy": GAUSSIAN,
+        }
     )
     assert "steps" not in configuration.stored()["mechanism"]
+    assert build(StreamSchema.model_validate(stream), configuration).steps == 1
     assert configuration.begun().stored()["mechanism"]["steps"] == "auto"
     assert made(stream, mechanism={"steps": 1}).steps == 1
     assert made(stream, mechanism={"noise": "tree"}).steps == 1
