@@ -62,7 +62,6 @@ def gradient_descent(
     return round_up(moved * 2 * Fraction(lipschitz) / (alpha * records) + 2 * Fraction(tolerance) / alpha)
 
 
-@lru_cache(maxsize=64)
 @dataclass(frozen=True, kw_only=True)
 class StatisticsWeights:
     """The public factors of each part of a record's statistics before noise: s, f, l, k of `sufficient_statistics`."""
@@ -77,6 +76,7 @@ class StatisticsWeights:
         return {name: value for name, value in vars(self).items() if value}
 
 
+@lru_cache(maxsize=64)
 def sufficient_statistics(*, second: float, first: float, label: float, count: float, codes: int) -> float:
     """Return how far one record moves a sum of (s·a⊗a, f·a, l·v⊗a, k·v) in L2 norm, rounded up.
 

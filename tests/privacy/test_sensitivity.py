@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.sensitivity import regularized_minimizer
+from service.privacy.sensitivity import StatisticsWeights, regularized_minimizer, sufficient_statistics
 
 POSITIVE = st.floats(1e-6, 1e6)
 
@@ -24,3 +24,10 @@ def test_nonsense_is_refused(bad):
     good = {"lipschitz": 1.0, "strong_convexity": 1.0, "records": 1, "tolerance": 0.0}
     with pytest.raises(ValueError, match="a sensitivity needs"):
         regularized_minimizer(**(good | bad))
+
+
+def test_that_of_statistics_is_computed_once():
+    """Their weights are a class of their own."""
+    weights = StatisticsWeights(second=1.0, label=1.0)
+    assert isinstance(weights, StatisticsWeights)
+    assert sufficient_statistics(**vars(weights), codes=2) is sufficient_statistics(**vars(weights), codes=2)

@@ -112,7 +112,7 @@ class Preparation(MapOfFirstRecords):
 
     def expected(self) -> dict[str, Any]:
         """Return how far off a quantile may be: the deviation of noise in half the cells, as a share of the records."""
-        off = self.noise().deviation() * math.sqrt(CELLS / 2) / self.records
+        off = self.noise().deviation() * math.sqrt(CELLS / 2) / self.slots
         rough: dict[str, Any] = {"rank_deviation": off}
         if off > _ROUGH:
             rough["warning"] = (

@@ -248,5 +248,13 @@ def test_a_plan_warns_where_scales_are_mostly_noise():
     assert "warning" not in prepared(100_000).plan()["scales"]
 
 
+def test_a_plan_says_how_rough_scales_are_of_the_slots_that_are_read():
+    """Where every second slot is set aside for evaluations, 2,000 are as good as 1,000."""
+    halved = prepared(2000, evaluation={"every": 2}).plan()["scales"]
+    assert halved == prepared(1000).plan()["scales"]
+    assert "warning" in halved
+    assert "warning" not in prepared(2000).plan()["scales"]
+
+
 def test_what_names_no_features_is_stored_as_before():
     assert "features" not in contract.configured(SCALE, None, 0).stored()
