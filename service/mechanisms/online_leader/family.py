@@ -147,7 +147,7 @@ FAMILY = MechanismFamily(
                 "online leader": {},
                 "online leader, decay .9": {"decay": 0.9},
                 "online leader, without averaging": {"averaging": False},
-                "online leader, one step a batch": {"steps": 1},
+                "online leader, 4 steps a batch": {"steps": 4},
             },
         ),
     ),

@@ -11,6 +11,9 @@ from service.inputs.fields import Count, Positive, Shape
 from service.learning.constraint_sets import Name as ConstraintName
 
 LARGEST_TOEPLITZ_DECAY = 0.99
+LARGEST_SPLIT = (
+    2000  # records: a larger batch makes one step unless asked, which drift harms less (benchmarks.defaults)
+)
 LARGEST_LEAF_WINDOW = 1024  # a model's worth of numbers is remembered of each of its batches
 LARGEST_BLOCK_WINDOW = 2**20  # what is summed up exactly needs a lattice the coarser, the longer the window
 
@@ -72,9 +75,9 @@ class OnlineLeaderMechanism(Shape):
     steps: Steps | None = Field(
         None,
         exclude_if=lambda steps: steps is None,
-        description="How many steps a batch makes, each along the gradients of a part of its own. With `auto`, the "
-        "default with a learning rate and noise blt or toeplitz, as many as noise allows; otherwise, and in "
-        "publications that were made before there was a choice, 1",
+        description="How many steps a batch makes, each along the gradients of a part of its own; with `auto` as many "
+        "as noise allows. Default: `auto` with a learning rate, noise blt or toeplitz and a batch of at most "
+        f"{LARGEST_SPLIT} records; otherwise, and in publications that were made before there was a choice, 1",
     )
 
     @property
@@ -84,9 +87,8 @@ class OnlineLeaderMechanism(Shape):
 
     def begun(self) -> Self:
         """Return it with what a publication gets that begins now and does not say otherwise."""
-        if self.steps is not None or not self.takes_back or self.strong_convexity is not None:
-            return self
-        return self.model_copy(update={"steps": "auto"})
+        splits = self.takes_back and self.strong_convexity is None and self.batch <= LARGEST_SPLIT
+        return self.model_copy(update={"steps": "auto"}) if splits and self.steps is None else self
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:

@@ -123,9 +123,9 @@ def made(stream, **settings):
         (784, 10, 10, 10_000, 16),
     ],
 )
-def test_what_begins_now_makes_as_many_steps_as_noise_allows(features, classes, epsilon, batch, steps):
+def test_auto_makes_as_many_steps_as_noise_allows(features, classes, epsilon, batch, steps):
     stream = {"features": features, "task": {"kind": "classification", "classes": classes}}
-    mechanism = made(stream, epsilon=epsilon, mechanism={"batch": batch})
+    mechanism = made(stream, epsilon=epsilon, mechanism={"batch": batch, "steps": "auto"})
     assert mechanism.steps == steps
     (fit,) = mechanism.plan()["fits"]
     noise = mechanism.first_noise().noise.expected_norm() / mechanism.learner.longest
@@ -134,7 +134,7 @@ def test_what_begins_now_makes_as_many_steps_as_noise_allows(features, classes, 
     assert (fit.get("steps", 1), fit["records"]) == (steps, batch // steps)
 
 
-def test_what_began_before_there_was_a_choice_makes_one_step():
+def test_what_begins_now_chooses_by_itself_and_what_began_before_makes_one_step():
     stream = {"features": 8, "task": {"kind": "classification", "classes": 2}}
     configuration = PublicationConfiguration.model_validate(
         {
@@ -146,6 +146,8 @@ def test_what_began_before_there_was_a_choice_makes_one_step():
     assert "steps" not in configuration.stored()["mechanism"]
     assert build(StreamSchema.model_validate(stream), configuration).steps == 1
     assert configuration.begun().stored()["mechanism"]["steps"] == "auto"
+    assert made(stream).steps == made(stream, mechanism={"steps": "auto"}).steps == 8
+    assert made(stream, mechanism={"batch": 2001}).steps == 1
     assert made(stream, mechanism={"steps": 1}).steps == 1
     assert made(stream, mechanism={"noise": "tree"}).steps == 1
     assert made(stream, mechanism={"strong_convexity": 0.1}).steps == 1
