@@ -81,7 +81,7 @@ def fit_cost(size: FitSize, records: int, *, in_blocks: bool = False) -> Cost:
         read_at_once = BYTES_OF_BLOCKS if in_blocks else bytes_at_once(records, size.columns)
         return Cost(seconds=fitting.seconds + reading, bytes=fitting.bytes + read_at_once)
     weights = max(size.rows * (size.columns + PRODUCTS_OF_A_SCORE), size.encoder)
-    passes = MOST_PASSES_OF_BLOCKS if in_blocks else size.passes or MOST_PASSES
+    passes = size.passes or (MOST_PASSES_OF_BLOCKS if in_blocks else MOST_PASSES)
     seconds = SECONDS_AT_LEAST + (passes * records * weights + size.products) / PRODUCTS_PER_SECOND
     reading = BYTES_OF_BLOCKS if in_blocks else bytes_at_once(records, size.columns)
     return Cost(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from service.streams.schema import StreamSchema
 
 _AGREEING = ("classes", "features", "feature_map", "intercept", "norm_bound")
+_OF_OTHER_FEATURES = "only weights of the streams' own features mean the same on both: name others"
 
 
 def named_origin(configuration: PublicationConfiguration) -> ReleasedModel | None:
@@ -48,14 +49,37 @@ def begun_at(
         own_scale = "1/sqrt(2), and intercept_scale can't say that: leave it out" if scale is None else f"{scale}"
         raise Refused("learner.intercept_scale", f"the release of learner.origin has {own_scale}")
     if model["kind"] != "linear" or "encoder" in model or configuration.features is not None:
-        raise Refused("learner.origin", "only weights of the streams' own features mean the same on both: name others")
-    alone = configuration.model_copy(update={"learner": learner.model_copy(update={"origin": None})})
-    mine = json.loads(json.dumps(build(stream, alone).model_description()))
-    differing = [name for name in _AGREEING if mine.get(name) != model.get(name)]
-    if differing:
-        raise Refused("learner.origin", f"that release has another {' and '.join(differing)}: name one that agrees")
+        raise Refused("learner.origin", _OF_OTHER_FEATURES)
+    if "heads" in model:
+        raise Refused("learner.origin", "that release is a model of each task (heads per_task): name one of one model")
     if not (np.abs(parameters) <= LARGEST_WEIGHT).all():
         raise Refused("learner.origin", f"that release has weights beyond {LARGEST_WEIGHT:g}: name another")
     rows = tuple(tuple(row) for row in parameters.reshape(-1, parameters.shape[-1]).tolist())
-    begun = learner.model_copy(update={"origin": rows, "intercept_scale": scale})
-    return configuration.model_copy(update={"learner": begun})
+    begun = configuration.model_copy(
+        update={"learner": learner.model_copy(update={"origin": rows, "intercept_scale": scale})}
+    )
+    alone = configuration.model_copy(update={"learner": learner.model_copy(update={"origin": None})})
+    mine = _described(stream, alone, begun)
+    if "encoder" in mine:
+        raise Refused("learner.origin", _OF_OTHER_FEATURES)
+    differing = [name for name in _AGREEING if mine.get(name) != model.get(name)]
+    if differing:
+        raise Refused("learner.origin", f"that release has another {' and '.join(differing)}: name one that agrees")
+    return begun
+
+
+def _described(
+    stream: StreamSchema, alone: PublicationConfiguration, begun: PublicationConfiguration
+) -> dict[str, Any]:
+    """Return what a publication says of its models, as JSON, whatever its origin is. Raises Refused.
+
+    alone: it begins at zeros; begun: at a release, for a mechanism that can't begin at zeros.
+    """
+    try:
+        mechanism = build(stream, alone)
+    except Refused as refused:
+        if refused.path != "learner.origin":
+            raise
+        mechanism = build(stream, begun)
+    description: dict[str, Any] = json.loads(json.dumps(mechanism.model_description()))
+    return description

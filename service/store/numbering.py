@@ -185,14 +185,17 @@ def waiting_dead_letters(connection: Connection, identities: Sequence[int]) -> C
     return Counter(dict(connection.execute(query).all()))
 
 
-def resume(connection: Connection, identity: int, *, sequence: int, lost_batches: int | None) -> Resumption | None:
-    """Go on to number a halted stream where it stood, with the batch after `sequence`; None: it is not halted.
+def resume(connection: Connection, seen: Stream, *, sequence: int, lost_batches: int | None) -> Resumption | None:
+    """Go on to number a halted stream where it stood, with the batch after `sequence`.
+
+    seen: the stream as its log was asked for. None: it is not halted any more, or was resumed and has halted anew since
+    then, so that `sequence` and `lost_batches` are of an earlier halt.
 
     A move of its log that is under way comes to nothing: its log may be another now.
     """
-    leases.revoke(connection, leases.move(identity))
-    stream = locks.stream(connection, identity)
-    if stream.halted is None:
+    leases.revoke(connection, leases.move(seen.id))
+    stream = locks.stream(connection, seen.id)
+    if stream.halted is None or _halt(stream) != _halt(seen):
         return None
     halt = {"reason": stream.halted, "records": stream.records, "entry": stream.sealed_entry}
     row = connection.execute(
@@ -203,6 +206,11 @@ def resume(connection: Connection, identity: int, *, sequence: int, lost_batches
     connection.execute(update(streams).where(streams.c.id == stream.id).values(halted=None, sealed_sequence=sequence))
     notify(connection, FREE_STREAM)
     return Resumption(**row._asdict())
+
+
+def _halt(stream: Stream) -> tuple[str | None, str, int]:
+    """Return why a stream halted, and where its numbering stood."""
+    return stream.halted, stream.sealed_entry, stream.sealed_sequence
 
 
 _RESUMPTION = ("reason", "records", "entry", "lost_batches", "resumed_at")

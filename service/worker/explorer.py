@@ -21,6 +21,7 @@ from service.explorer import datasets
 from service.store import explorations, leases
 from service.store.database import Database, DatabaseUnavailable
 from service.store.explorations import Exploration
+from service.store.leases import Lease
 from service.worker.leases import LeaseKeeper
 
 _log = structlog.get_logger(__name__)
@@ -63,7 +64,7 @@ class Explorer:
                     known = {} if exploration is None else explorations.findings_by_cell(connection, identity)
                 if exploration is None:
                     continue
-                outcome = self._explore(exploration, sorted(known), stop)
+                outcome = self._explore(lease, exploration, sorted(known), stop)
                 if outcome is not None:
                     with self._database.transaction() as connection:
                         explorations.end(connection, identity, *outcome)
@@ -71,9 +72,9 @@ class Explorer:
         return False
 
     def _explore(
-        self, exploration: Exploration, done: list[int], stop: threading.Event
+        self, lease: Lease, exploration: Exploration, done: list[int], stop: threading.Event
     ) -> tuple[str, str | None] | None:
-        """How it ended, and why; None: it was cancelled, or is to be gone on with later."""
+        """How it ended, and why; None: it was cancelled, or is to be gone on with later, or elsewhere."""
         content = self._content(exploration.comparison["dataset"])
         if content is None:
             return "failed", GONE
@@ -81,7 +82,7 @@ class Explorer:
         began = time.monotonic()
         with _process(json.dumps(task).encode() + b"\n" + content) as lines:
             for line in lines:
-                if stop.is_set():
+                if stop.is_set() or not self._keeper.holds(lease):
                     return None
                 if time.monotonic() > began + MOST_SECONDS:
                     return "failed", LONG
@@ -93,6 +94,8 @@ class Explorer:
                         connection, exploration.id, report.get("progress", exploration.progress)
                     ):
                         return None
+        if not self._keeper.holds(lease):
+            return None
         with self._database.transaction() as connection:
             whole = len(explorations.findings_by_cell(connection, exploration.id)) == exploration.cells
         return ("done", None) if whole else ("failed", BROKEN)

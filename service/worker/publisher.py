@@ -165,6 +165,8 @@ class Publisher:
             self._publish_due(lease, publication, stop)
         except LeaseLost:
             _log.warning("lease_lost", publication=publication.name)
+        except LedgerBroken as broken:
+            self._distrust(publication, str(broken))
         except NotWanted:
             _log.info("fit_given_up", publication=publication.name)
         except DatabaseUnavailable:
@@ -290,9 +292,6 @@ class Publisher:
         except (OverBudget, Inaccurate, Unaffordable, Forgotten) as refusal:
             self._desk.drawn.pop(publication.promise, None)
             self._halt(lease, turn, str(refusal))
-            return False
-        except LedgerBroken as broken:
-            self._distrust(publication, str(broken))
             return False
         del self._desk.drawn[publication.promise]
         if moved is None:

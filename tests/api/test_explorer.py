@@ -21,6 +21,7 @@ from service.explorer.scores import SCORES
 from service.store import explorations, keys
 from service.store.database import Database
 from service.worker import explorer
+from service.worker.leases import LeaseKeeper
 from service.worker.main import work
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, HANG_SECONDS, Service, blocked, make_world, ok, serving, unique, wait_until
@@ -198,6 +199,24 @@ def test_when_a_worker_ends_the_next_one_goes_on_where_it_was(servers, tmp_path,
             after = ended(client, made)
         assert (after["state"], after["done"]) == ("done", 3)
         assert after["found"][:1] == before["found"]
+
+
+def test_a_worker_that_lost_its_lease_does_not_say_how_a_comparison_ended(servers, tmp_path, monkeypatch):
+    """Another has it by then: this one may have slept for longer than a comparison may take."""
+    settings = make_world(servers, tmp_path).settings
+    database = Database(str(settings.database_url))
+    keeper = LeaseKeeper(database, seconds=600.0)
+    working, stop = explorer.Explorer(database, keeper), threading.Event()
+    with serving(settings) as url, contextlib.closing(Service(url, ADMIN_KEY, settings).client()) as client:
+        made = ok(client.post(f"{PATH}/explorations", json=comparison(upload(client)["id"])), 202)["id"]
+        with monkeypatch.context() as patched:
+            patched.setattr(explorer, "_lines", lambda _: iter(()))
+            patched.setattr(keeper, "holds", lambda _: False)
+            assert working.step(stop)
+        assert ok(client.get(f"{PATH}/explorations/{made}"))["state"] == "running"
+        assert working.step(stop)
+        assert ended(client, made)["state"] == "done"
+    database.close()
 
 
 def test_a_data_set_that_is_gone_is_told(service: Service):

@@ -62,6 +62,7 @@ LOOKS = {
     "ReleasedModels.progress: commit",
     "locate: commit",
     "verify_segments: commit",
+    "_against_its_mark: commit",
     "PatternReader._piece: commit",
     "PatternReader.first: commit",
     "_releases: commit",

@@ -148,7 +148,7 @@ class UnitHistory(RuleBasedStateMachine):
         position = Position(entry=stream.sealed_entry, sequence=stream.sealed_sequence)
         log = self.stage.wait_for(self.appender.resume(stream.log, position))
         with self.stage.database.transaction() as connection:
-            numbering.resume(connection, stream.id, sequence=log.sequence, lost_batches=log.lost_batches)
+            numbering.resume(connection, stream, sequence=log.sequence, lost_batches=log.lost_batches)
 
     @invariant()
     def no_unit_has_more_counting_slots_than_it_may(self):

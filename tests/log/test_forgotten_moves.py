@@ -130,7 +130,8 @@ def test_no_move_from_before_a_stream_was_resumed_can_switch_it(service: Service
         leases.create_once(connection, leases.move(stream.id))
         lease = leases.take(connection, leases.move(stream.id), owner="first", seconds=600)
         streams.halt(connection, stream.id, "a test did it")
-        numbering.resume(connection, stream.id, sequence=stream.sealed_sequence, lost_batches=None)
+        halted = streams.get(connection, stream.id)
+        numbering.resume(connection, halted, sequence=halted.sealed_sequence, lost_batches=None)
     with pytest.raises(LeaseLost), database.transaction() as connection:
         places.switch(connection, lease, stream, target)
 

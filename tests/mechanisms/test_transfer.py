@@ -25,3 +25,40 @@ def test_weights_up_to_the_largest_are_an_origin_and_longer_ones_are_refused():
     for wrong in (np.nextafter(LARGEST_WEIGHT, np.inf), np.nan):
         with pytest.raises(Refused, match="weights beyond"):
             begun_at(STREAM, PUBLICATION, model, np.array([[wrong, 0.0, 0.0]]))
+
+
+def configured(mechanism: dict, **learner: object) -> PublicationConfiguration:
+    return PublicationConfiguration.model_validate(
+        {"mechanism": mechanism, "learner": learner, "privacy": {"epsilon": 1, "delta": 1e-6}}
+    )
+
+
+def test_an_origin_in_a_simplex_may_be_a_release():
+    """Zeros are not in it, so that a publication without its origin can't be built."""
+    leader = {"kind": "online_leader", "batch": 16, "constraint": "simplex", "radius": 1.0}
+    publication = configured(leader, kind="noisy_gradient_descent")
+    model = build(STREAM, PUBLICATION).model_description()
+    weights = [[0.5, 0.25, 0.25]]
+    assert begun_at(STREAM, publication, model, np.array(weights)).learner.origin == ((0.5, 0.25, 0.25),)
+    for wrong, message in (([[0.5, 0.25, 0.0]], "simplex"), ([[0.5, np.nan, 0.0]], "weights beyond")):
+        with pytest.raises(Refused, match=message):
+            begun_at(STREAM, publication, model, np.array(wrong))
+
+
+def test_weights_of_the_streams_features_are_no_origin_behind_an_encoder():
+    """It makes as many features as the stream has, of the same length: the numbers fit, and mean something else."""
+    pytest.importorskip("jax", reason="the extra `deep` is not installed")
+    encoder = {"kind": "dense", "records": 8, "layers": [3, 2]}
+    publication = configured({"kind": "lifelong", "task_size": 16, "encoder": encoder}, kind="output_perturbation")
+    model = build(STREAM, PUBLICATION).model_description()
+    with pytest.raises(Refused, match="own features"):
+        begun_at(STREAM, publication, model, np.zeros((1, 3)))
+
+
+def test_models_of_tasks_are_no_origin():
+    """A model and the scores of one task are as many rows as the softmax of two classes has."""
+    lifelong = {"kind": "lifelong", "task_size": 16, "heads": "per_task", "memory": 2}
+    model = build(STREAM, configured(lifelong, kind="output_perturbation")).model_description()
+    publication = configured({"kind": "independent_batches", "batch": 16}, kind="output_perturbation", loss="softmax")
+    with pytest.raises(Refused, match="per_task"):
+        begun_at(STREAM, publication, model, np.zeros((2, 3)))

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from service.ledger.verify.released import paid_for
+from service.privacy.currency import Currency
 from service.streams.schema import StreamSchema
 from service.streams.slots import ALL_SLOTS
 from tests.mechanisms import contract
@@ -16,6 +17,10 @@ TASKS = {"kind": "lifelong", "task_size": 16, "batch": 8}
 SCHEMA = StreamSchema.model_validate({"features": 5, "task": {"kind": "classification", "classes": 3}})
 FINDING = "its noise is for sums that one record moves less than it can"
 TOO_FLAT = "its noise is for an objective that one record bends less than it can"
+PULLED = "its noise is for an objective that is regularized more than its publication says"
+FOUND = "its noise is for a minimiser that is found better than any can be"
+STEPS = "its noise is of another number of steps than its publication takes"
+DEFAULTS = {"learner": {"regularization": 0.1}}
 
 
 def statistics(mechanism, classes=3, **learner):
@@ -48,14 +53,15 @@ SUMS = {
 }
 
 
-def findings(mechanism, release, configuration=None, paid=(None, 100.0), **changed):
+def findings(mechanism, release, configuration=None, paid=None, **changed):
     """Return what is wrong with a release that states something else of its noise, but is charged for that.
 
-    paid: its charge, an epsilon or a rho. configuration: of its publication, as far as it matters.
+    paid: its charge, an epsilon or a rho; None: its own. configuration: of its publication, as far as it matters.
     """
     start, stop = release.fit
     noise = release.perturbation.to_json() | changed
-    epsilon, rho = paid
+    pure = mechanism.currency is Currency.PURE
+    epsilon, rho = paid or ((release.charge, None) if pure else (None, release.charge))
     charged = {"publication_id": 1, "version": 1, "start": start, "stop": stop, "epsilon": epsilon, "rho": rho}
     row = {
         "version": 1,
@@ -66,7 +72,7 @@ def findings(mechanism, release, configuration=None, paid=(None, 100.0), **chang
         "shape": list(release.parameters.shape),
         **{f"charged_{name}": value for name, value in charged.items()},
     }
-    publication = SimpleNamespace(id=1, obligations={}, configuration=configuration or {"learner": None})
+    publication = SimpleNamespace(id=1, obligations={}, configuration=configuration or DEFAULTS)
     return [*paid_for("here", publication, row, ALL_SLOTS.count, at_arrival=False)]
 
 
@@ -89,6 +95,34 @@ def test_a_curvature_said_to_be_less_is_a_finding(name):
     less = [{"steepness": 0.99 * stated["steepness"]}, *([{"rank": stated["rank"] - 1}] if stated["rank"] > 1 else [])]
     for each in less:
         assert findings(mechanism, release, curvature=stated | each) == [f"here: {TOO_FLAT}"]
+
+
+@pytest.mark.parametrize("name", [each for each in SUMS if each.startswith("objective")])
+def test_a_tilted_objective_that_is_not_its_publications_is_a_finding(name):
+    """As if it were regularized more, or the minimiser found better: both cost less."""
+    mechanism = SUMS[name]()
+    read, _ = contract.reader(SCHEMA)
+    (release,) = mechanism.step(mechanism.next_time(0), (), 1, read).releases
+    assert findings(mechanism, release, regularization=1.1 * release.perturbation.regularization) == [f"here: {PULLED}"]
+    output = release.perturbation.to_json()["output"]
+    better = output | {"sensitivity": 0.9 * output["sensitivity"]}
+    assert findings(mechanism, release, output=better) == [f"here: {FOUND}"]
+
+
+def test_fewer_steps_than_a_publication_takes_are_a_finding():
+    def published(**steps):
+        learner = {"kind": "noisy_gradient_descent"} | steps
+        configuration = contract.configured({"kind": "independent_batches", "batch": 16}, learner, 1e-6)
+        mechanism = contract.built(SCHEMA, configuration)
+        read, _ = contract.reader(SCHEMA)
+        (release,) = mechanism.step(16, (), 1, read).releases
+        return mechanism, release, configuration.stored()
+
+    promised = published(steps=30)
+    assert findings(*promised) == []
+    assert findings(*promised, steps=29) == [f"here: {STEPS}"]
+    chosen = published()
+    assert findings(*chosen, steps=chosen[1].perturbation.steps - 1) == [], "nobody promised how many"
 
 
 def test_weights_that_are_said_to_be_smaller_are_looked_at_with_the_sensitivity():

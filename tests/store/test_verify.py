@@ -292,6 +292,21 @@ def test_every_segment_of_several_is_looked_at(bench: Bench, place):  # noqa: F8
     assert finding == f"stream s, records {place} to {place + 1}: its file {segment.file} is missing"
 
 
+def test_a_mark_or_a_segment_that_can_not_be_read_is_a_finding_and_hides_no_other(bench: Bench):  # noqa: F811
+    bench.append(1)
+    bench.sealer().step(wait_milliseconds=10)
+    with bench.database.transaction() as connection:
+        segment = segments.first_from(connection, bench.stream.id, 0)
+    path = bench.files.root / bench.stream.log / segment.file
+    path.unlink()
+    for each in (path, bench.files.root / f"{bench.stream.log}.witness"):
+        each.mkdir()
+    assert list(verify_segments(bench.database, bench.files)) == [
+        "stream s: the file beside its segments that tells how far it had come can't be read (Is a directory)",
+        f"stream s, records 0 to 1: its file {segment.file} can't be read (Is a directory)",
+    ]
+
+
 def test_a_segment_that_was_changed_or_is_gone_is_named(published: Database, files: SegmentFiles):
     with published.transaction() as connection:
         (stream,) = streams.every(connection)

@@ -18,7 +18,7 @@ from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
 from service.worker.workshop import Workshop
 from tests.worker.published import Bench
-from tests.worker.test_publishing import bench
+from tests.worker.test_publishing import CONFIGURATION, bench
 
 CHARGES, RELEASES = tables.charges, tables.releases
 
@@ -86,6 +86,19 @@ def test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to(bench: Bench, 
     assert bench.now().state == "running"
     assert bench.now().distrusted == stream(bench).distrusted
     assert not publisher.step(threading.Event()), "it is not even tried again"
+
+
+@pytest.mark.parametrize("bench", [CONFIGURATION | {"publish_delay": 86_400}], indirect=True)
+def test_a_halt_that_can_not_wait_for_its_tick_distrusts_the_stream(bench: Bench, owner, monkeypatch):
+    """Nothing is parked of a publication that is not as it was left."""
+    monkeypatch.setattr("service.worker.publisher.of_another_guarantee", lambda *_: True)
+    publisher = bench.publisher()
+    publisher._audit.look(1)
+    with tampering(owner) as connection:
+        connection.execute(update(tables.publications).values(seal="0" * 64))
+    assert publisher.step(threading.Event())
+    assert "not as it was left" in stream(bench).distrusted
+    assert bench.now().state == "running"
 
 
 @pytest.mark.parametrize(

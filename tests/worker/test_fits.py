@@ -171,11 +171,25 @@ def test_a_fit_whose_process_can_not_be_started_waits(bench: Bench, monkeypatch)
 def test_the_limit_of_memory_is_the_least_of_all(monkeypatch, tmp_path):
     whole = memory_limit.memory_limit()
     assert whole > 2**20
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr(memory_limit, "CGROUP_LIMITS", (limit,))
+    monkeypatch.setattr(memory_limit, "CGROUPS", tmp_path)
+    monkeypatch.setattr(memory_limit, "OWN_CGROUP", tmp_path / "cgroup")
     for text, expected in (("max\n", whole), (f"{2**20}\n", 2**20)):
-        limit.write_text(text)
+        (tmp_path / "memory.max").write_text(text)
         assert memory_limit.memory_limit() == expected
+
+
+@pytest.mark.parametrize("limited", ["perennial.slice", "perennial.slice/worker.service"])
+def test_the_limit_of_memory_that_systemd_sets_counts(monkeypatch, tmp_path, limited):
+    """`MemoryMax=` of a unit, or of the slice that it is in."""
+    own = tmp_path / "perennial.slice/worker.service"
+    own.mkdir(parents=True)
+    monkeypatch.setattr(memory_limit, "CGROUPS", tmp_path)
+    monkeypatch.setattr(memory_limit, "OWN_CGROUP", tmp_path / "cgroup")
+    (tmp_path / "cgroup").write_text("1:name=systemd:/\n0::/perennial.slice/worker.service\n")
+    for group in (own, own.parent):
+        (group / "memory.max").write_text("max\n")
+    (tmp_path / limited / "memory.max").write_text(f"{2**20}\n")
+    assert memory_limit.memory_limit() == 2**20
 
 
 def test_a_damaged_segment_is_a_foreseen_end(bench: Bench, apart):

@@ -3,6 +3,7 @@
 On a Valkey of its own, which can be flushed, stopped, and put back from a copy of its folder.
 """
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from service.embedded.processes import stop_together
 from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
 from service.ledger.verify import verify
-from service.log import LogUnavailable, Reader
+from service.log import Appender, LogUnavailable, Reader
+from service.log.appender import Resumed
 from service.store import numbering, streams
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, World, make_world, ok, serving, wait_until
@@ -141,6 +143,36 @@ def test_ids_go_on_after_a_flush_even_if_the_servers_clock_is_behind(bench: Benc
     assert bench.append(2) == "99999999999999-6"
     sealed(bench, 2)
     assert bench.values() == [1, 2]
+
+
+def test_a_resume_that_comes_after_another_halt_is_refused(bench: Bench, api: Service, monkeypatch):
+    """It asked the log at the first halt: it would count batches as lost that have numbers, and number from before."""
+    cut = bench.append(1)
+    bench.append(2)
+    bench.redis().xdel(bench.key("entries"), cut)
+    halted(bench)
+    ask_log = Appender.resume
+
+    def resumed_and_halted_again() -> None:
+        monkeypatch.setattr(Appender, "resume", ask_log)
+        assert ok(api.client().post("/v1/streams/s/resume"))["lost_batches"] == 1
+        sealed(bench, 1)
+        lost = [bench.append(3), bench.append(4)]
+        bench.append(5)
+        bench.redis().xdel(bench.key("entries"), *lost)
+        halted(bench)
+
+    async def late(*arguments: object) -> Resumed:
+        answer = await ask_log(*arguments)
+        await asyncio.to_thread(resumed_and_halted_again)
+        return answer
+
+    monkeypatch.setattr(Appender, "resume", late)
+    refused(api.client().post("/v1/streams/s/resume"), 409, "not-halted")
+    assert ok(api.client().post("/v1/streams/s/resume"))["lost_batches"] == 2
+    sealed(bench, 2)
+    assert bench.values() == [2, 5]
+    check(bench)
 
 
 def test_a_log_put_back_from_an_old_copy_halts_and_goes_on_when_told(bench: Bench, api: Service, log: Log):

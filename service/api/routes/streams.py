@@ -195,7 +195,7 @@ async def resume_stream(stream: str, admin: Admin, shared: Shared) -> Resumption
     log = await shared.appender.resume(row.log, row.place, position)
 
     def resume(connection: Connection) -> Resumption:
-        resumed = numbering.resume(connection, row.id, sequence=log.sequence, lost_batches=log.lost_batches)
+        resumed = numbering.resume(connection, row, sequence=log.sequence, lost_batches=log.lost_batches)
         if resumed is None:
             raise Problem("not-halted", "Somebody else has resumed it meanwhile.")
         return Resumption.model_validate(resumed)

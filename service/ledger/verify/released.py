@@ -8,8 +8,13 @@ from typing import Any
 
 from service.ledger.verify.counted import change_of
 from service.ledger.verify.reading import read
-from service.ledger.verify.samples import is_of_its_sample
-from service.ledger.verify.sensitivities import is_too_flat, least_sensitivity
+from service.ledger.verify.samples import is_of_its_sample, is_of_its_steps
+from service.ledger.verify.sensitivities import (
+    is_found_too_well,
+    is_pulled_too_hard,
+    is_too_flat,
+    least_sensitivity,
+)
 from service.privacy.accounting import events
 from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.events import (
@@ -98,8 +103,11 @@ def paid_for(
         event = events.from_json(row["noise"])
         records = slots_in(row["fit_start"], row["fit_stop"])
         yield from _for_what_it_is_added_to(where, publication, row, event, records)
-        currency = Currency.PURE if pure else Currency.ZCDP
-        if event.cost(currency, _counted(row, records, of_units=unit is not None)) > paid:
+        currency, counted = Currency.PURE if pure else Currency.ZCDP, _counted(row, records, of_units=unit is not None)
+        if isinstance(event, TiltedObjective):
+            epsilon = float(paid) if pure else math.sqrt(2.0 * paid)
+            yield from _of_tilted_objective(where, publication, row, event, counted, epsilon)
+        if event.cost(currency, counted) > paid:
             yield f"{where}: its noise costs more than its charge"
         if unit is not None:
             bound = UnitBound(max_records=unit["max_records"], min_separation=unit["min_separation"])
@@ -117,12 +125,24 @@ def _for_what_it_is_added_to(
         yield f"{where}: its noise is for counts that one record changes otherwise"
     if isinstance(event, AddedNoise) and event.sensitivity < least_sensitivity(event, row["model"]):
         yield f"{where}: its noise is for sums that one record moves less than it can"
-    if isinstance(event, TiltedObjective) and is_too_flat(event, row["model"]):
-        yield f"{where}: its noise is for an objective that one record bends less than it can"
     if row["noise"]["dimension"] != event.dimension(row["shape"]):
         yield f"{where}: its noise is not as long as what it is added to"
     if not is_of_its_sample(event, publication.configuration, records):
         yield f"{where}: its noise is for a sample of another size than its publication draws"
+    if not is_of_its_steps(event, publication.configuration):
+        yield f"{where}: its noise is of another number of steps than its publication takes"
+
+
+def _of_tilted_objective(
+    where: str, publication: Publication, row: Mapping[str, Any], event: TiltedObjective, records: int, epsilon: float
+) -> Iterator[str]:
+    """Yield what is wrong where the noise of a tilted objective of n = `records`, for a charge of ε, is not for it."""
+    if is_too_flat(event, row["model"]):
+        yield f"{where}: its noise is for an objective that one record bends less than it can"
+    elif is_pulled_too_hard(event, publication.configuration, records, epsilon):
+        yield f"{where}: its noise is for an objective that is regularized more than its publication says"
+    if is_found_too_well(event, row["model"], records):
+        yield f"{where}: its noise is for a minimiser that is found better than any can be"
 
 
 def _counted(row: Mapping[str, Any], records: int, *, of_units: bool) -> int:

@@ -1,9 +1,9 @@
-"""How many slots of its range a release was to be made of, recomputed from what its publication promises."""
+"""How many slots a release was to be made of, and in how many steps, recomputed from what its publication promises."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from service.privacy.accounting.events import NoisySampledWeights, PrivacyEvent
+from service.privacy.accounting.events import NoisyGradientSums, NoisySampledWeights, PrivacyEvent
 
 
 def is_of_its_sample(event: PrivacyEvent, configuration: Mapping[str, Any], slots: int) -> bool:
@@ -12,3 +12,9 @@ def is_of_its_sample(event: PrivacyEvent, configuration: Mapping[str, Any], slot
     drawn = promised if promised is not None and promised < slots else None
     stated = event.sample if isinstance(event, NoisySampledWeights) else None
     return bool(stated == drawn)
+
+
+def is_of_its_steps(event: PrivacyEvent, configuration: Mapping[str, Any]) -> bool:
+    """Return whether a release states the number of steps that its publication takes; where that says none, any."""
+    promised = (configuration.get("learner") or {}).get("steps")
+    return promised is None or not isinstance(event, NoisyGradientSums) or bool(event.steps == promised)

@@ -37,10 +37,7 @@ def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
     with database.transaction() as connection:
         known = streams.every(connection)
     for stream in known:
-        mark = files.high_water_mark(stream.log)
-        with database.transaction() as connection:
-            against = high_water_mark.contradicts(connection, files, mark, streams.get(connection, stream.id))
-        if against is not None:
+        if (against := _against_its_mark(database, files, stream)) is not None:
             yield f"stream {stream.name}: {against}"
         position = 0
         while True:
@@ -54,6 +51,8 @@ def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
                 wrong = _still_there(files, stream, segment, gone)
             except FileNotFoundError:
                 wrong = f"its file {segment.file} is missing"
+            except OSError as error:
+                wrong = f"its file {segment.file} can't be read ({error.strerror})"
             except SegmentDamaged as damaged:
                 wrong = str(damaged)
             if wrong is not None:
@@ -63,6 +62,16 @@ def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
                 yield f"stream {stream.name}, records {segment.start} to {segment.stop}: {wrong}"
             position = segment.stop
         yield from unit_counts.recounted(database, files, stream)
+
+
+def _against_its_mark(database: Database, files: SegmentFiles, stream: Stream) -> str | None:
+    """Return why a stream can't be the one that its high-water mark tells of, or why the mark can't be read."""
+    try:
+        mark = files.high_water_mark(stream.log)
+        with database.transaction() as connection:
+            return high_water_mark.contradicts(connection, files, mark, streams.get(connection, stream.id))
+    except OSError as error:
+        return f"the file beside its segments that tells how far it had come can't be read ({error.strerror})"
 
 
 def _still_there(files: SegmentFiles, stream: Stream, segment: Segment, gone: list[tuple[int, int]]) -> str | None:

@@ -6,8 +6,11 @@ from typing import Any
 
 from service.privacy import sensitivity
 from service.privacy.accounting.events import NoisySecondMoments, NoisyStatistics, PrivacyEvent, TiltedObjective
+from service.privacy.accounting.events.objective import curvature
 
 _LESS = 1.0 - 2.0**-40  # rounding here may go either way
+_LEAST_TOLERANCE = 2.0**-16  # of a minimiser, as a part of what one of n records adds to a gradient
+_CURVED = 0.49  # of ε, where Λ was raised: the curvature then costs half of all but the output noise
 
 
 def least_sensitivity(event: PrivacyEvent, model: Mapping[str, Any]) -> float:
@@ -49,3 +52,21 @@ def is_too_flat(event: TiltedObjective, model: Mapping[str, Any]) -> bool:
         case other:
             raise ValueError(f"no bound is proved on how far one record bends an objective of loss {other}")
     return event.rank < rank or event.steepness < _LESS * trace * float(model["norm_bound"]) ** 2
+
+
+def is_pulled_too_hard(event: TiltedObjective, configuration: Mapping[str, Any], records: int, epsilon: float) -> bool:
+    """Return whether Λ is more than its publication says, though a charge of that ε was not too small for it.
+
+    It is raised for no other reason (`learners.objective_perturbation`). The larger Λ is, the less the curvature costs.
+    """
+    if event.regularization <= configuration["learner"]["regularization"]:
+        return False
+    cost = curvature(rank=event.rank, steepness=event.steepness, records=records, regularization=event.regularization)
+    return cost < _CURVED * epsilon
+
+
+def is_found_too_well(event: TiltedObjective, model: Mapping[str, Any], records: int) -> bool:
+    """Return whether its output noise is for a minimiser nearer than any is ever found: both of τ/Λ off (there)."""
+    steepest = _steepest(model["loss"], model["shape"][0]) * float(model["norm_bound"])
+    least = 2.0 * _LEAST_TOLERANCE * steepest / (records * event.regularization)
+    return event.output_sensitivity < _LESS * least

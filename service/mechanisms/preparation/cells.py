@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 HALF_OCTAVES = 80
 CELLS = 2 * HALF_OCTAVES + 1
 ZERO = HALF_OCTAVES
+COUNTED_AT_ONCE = 2**20  # numbers; some temporaries have 8 bytes for each
 _EDGES = 2.0 ** (np.arange(-HALF_OCTAVES // 2, HALF_OCTAVES // 2 + 1) / 2)
 LOWER = np.concatenate([-_EDGES[:0:-1], [0.0], _EDGES[:-1]])
 UPPER = np.concatenate([-_EDGES[-2::-1], [0.0], _EDGES[1:]])
@@ -33,7 +34,10 @@ def counts_of(x: NDArray[np.floating]) -> NDArray[np.int64]:
 
     A row that is not finite counts nowhere.
     """
-    cells = cells_of(x[np.isfinite(x).all(axis=1)])
-    features = x.shape[1]
-    places = np.arange(features) * CELLS + cells
-    return np.bincount(places.ravel(), minlength=features * CELLS).reshape(features, CELLS)
+    finite, features = x[np.isfinite(x).all(axis=1)], x.shape[1]
+    counts = np.zeros(features * CELLS, dtype=np.int64)
+    at_once = max(1, COUNTED_AT_ONCE // features)
+    for start in range(0, len(finite), at_once):
+        places = np.arange(features) * CELLS + cells_of(finite[start : start + at_once])
+        counts += np.bincount(places.ravel(), minlength=len(counts))
+    return counts.reshape(features, CELLS)

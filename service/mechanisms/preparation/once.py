@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
+from service.mechanisms.timing import LARGE_BYTES, bytes_at_once
 from service.privacy.currency import round_down
 from service.streams.feature_maps import followed_by
 
@@ -78,6 +79,10 @@ class MapOfFirstRecords(Mechanism):
     def reads(self, time: int) -> int:  # noqa: ARG002 - there is one
         """Return N."""
         return self.records
+
+    def reads_blocks(self, records: int) -> bool:
+        """Return whether so many slots would be much at once: then a plan counts the few that are read at a time."""
+        return self.unit is None and bytes_at_once(records, self.features) > LARGE_BYTES
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:  # noqa: ARG002 - it is the first
         """Read the first N slots and release what was measured of them; see `Mechanism.step`."""

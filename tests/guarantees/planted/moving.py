@@ -108,7 +108,7 @@ def a_move_that_goes_on_after_its_stream_was_resumed() -> None:
     """The stream goes to a log that lacks what its old one has taken since."""
     from service.store import numbering
 
-    rewrite(numbering.resume, ("leases.revoke(connection, leases.move(identity))", "pass"))
+    rewrite(numbering.resume, ("leases.revoke(connection, leases.move(seen.id))", "pass"))
 
 
 @bug(f"{_FORGOTTEN}::test_ids_of_the_new_log_follow_those_of_the_old_one")

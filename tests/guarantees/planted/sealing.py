@@ -56,6 +56,14 @@ def a_gap_that_nobody_gets_past() -> None:
     rewrite(Sealer._seal, ("if sealed or dead:", "if False:"))
 
 
+@bug("tests/worker/test_lost_log.py::test_a_resume_that_comes_after_another_halt_is_refused")
+def a_resume_that_answers_another_halt() -> None:
+    """Batches that have numbers count as lost, and the stream is numbered from before them."""
+    from service.store import numbering
+
+    rewrite(numbering.resume, (" or _halt(stream) != _halt(seen)", ""))
+
+
 @bug(
     "tests/worker/test_units.py::"
     "test_no_slot_of_an_erased_unit_counts_though_it_is_erased_while_it_is_counted[while-bench0]"

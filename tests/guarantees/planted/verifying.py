@@ -291,7 +291,34 @@ def a_curvature_that_is_taken_as_stated() -> None:
     """A tilted objective that no record bends far costs what its release says."""
     from service.ledger.verify import released
 
-    rewrite(released._for_what_it_is_added_to, ('is_too_flat(event, row["model"])', "False"))
+    rewrite(released._of_tilted_objective, ('is_too_flat(event, row["model"])', "False"))
+
+
+@bug(f"{_NOISE}::test_a_tilted_objective_that_is_not_its_publications_is_a_finding[objective, hinge]")
+def a_regularization_that_is_taken_as_stated() -> None:
+    """A tilted objective costs less by saying that it was regularized more than its publication says."""
+    from service.ledger.verify import released
+
+    rewrite(
+        released._of_tilted_objective,
+        ("is_pulled_too_hard(event, publication.configuration, records, epsilon)", "False"),
+    )
+
+
+@bug(f"{_NOISE}::test_a_tilted_objective_that_is_not_its_publications_is_a_finding[objective, 2 classes]")
+def a_minimiser_that_is_found_as_well_as_stated() -> None:
+    """The noise for not finding a minimiser may be for any distance."""
+    from service.ledger.verify import released
+
+    rewrite(released._of_tilted_objective, ('is_found_too_well(event, row["model"], records)', "False"))
+
+
+@bug(f"{_NOISE}::test_fewer_steps_than_a_publication_takes_are_a_finding")
+def steps_that_are_as_many_as_stated() -> None:
+    """A release that says it took fewer steps than its publication takes is believed to cost less."""
+    from service.ledger.verify import released
+
+    rewrite(released._for_what_it_is_added_to, ("not is_of_its_steps(event, publication.configuration)", "False"))
 
 
 _UNITS = "tests/worker/test_units.py"

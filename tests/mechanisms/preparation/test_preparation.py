@@ -16,6 +16,7 @@ from service.mechanisms.features import ReleasedMap, schema_of_features
 from service.mechanisms.preparation.cells import CELLS, LOWER, UPPER, ZERO, cells_of, counts_of
 from service.mechanisms.preparation.once import NEVER
 from service.mechanisms.preparation.scales import full_scales, scales
+from service.mechanisms.timing import BYTES_OF_BLOCKS, fit_cost
 from service.privacy.noise.samplers import discrete_gaussian
 from service.streams.feature_maps import steps_of
 from service.streams.schema import StreamSchema
@@ -258,3 +259,22 @@ def test_a_plan_says_how_rough_scales_are_of_the_slots_that_are_read():
 
 def test_what_names_no_features_is_stored_as_before():
     assert "features" not in contract.configured(SCALE, None, 0).stored()
+
+
+def test_a_plan_needs_memory_for_the_records_that_are_read_at_a_time_and_no_more():
+    many = 10**8
+    size = (mechanism := prepared(records=many)).obligations().fit
+    cost = fit_cost(size, many, in_blocks=mechanism.reads_blocks(many))
+    assert cost.bytes < 2 * BYTES_OF_BLOCKS
+    assert cost.seconds == fit_cost(size, many).seconds, "each record is read once"
+    of_units = prepared(records=many, unit={"max_records": 2, "min_separation": 1})
+    assert not of_units.reads_blocks(many), "whose the slots are must be known of all of them"
+
+
+def test_counts_do_not_depend_on_how_many_numbers_are_counted_at_once(monkeypatch):
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    x[7, 1] = np.nan
+    whole = counts_of(x)
+    assert whole.sum() == 49 * 3
+    monkeypatch.setattr("service.mechanisms.preparation.cells.COUNTED_AT_ONCE", 7)
+    assert np.array_equal(counts_of(x), whole)
