@@ -37,12 +37,15 @@ def read_lines(file: Path) -> Iterator[Line]:
 def _csv(file: Path) -> Iterator[Line]:
     with file.open(newline="", encoding="utf-8-sig") as lines:
         rows = csv.reader(lines)
-        header = next(rows, [])
-        yield "line 1", header
-        for number, row in enumerate(rows, 2):
-            if len(row) != len(header):
-                raise Unusable(f"line {number} has {len(row)} values, and the first line {len(header)} names")
-            yield f"line {number}", row
+        try:
+            header = next(rows, [])
+            yield "line 1", header
+            for number, row in enumerate(rows, 2):
+                if len(row) != len(header):
+                    raise Unusable(f"line {number} has {len(row)} values, and the first line {len(header)} names")
+                yield f"line {number}", row
+        except csv.Error:
+            raise Unusable(f"line {rows.line_num} is no CSV: a value is too long, or a quote is never closed") from None
 
 
 def _of_objects(records: Iterable[tuple[str, object]]) -> Iterator[Line]:
