@@ -83,15 +83,18 @@ def _ndjson(file: Path) -> Iterator[tuple[str, object]]:
 def _arrow(file: Path, *, parquet: bool) -> Iterator[tuple[str, object]]:
     if find_spec("pyarrow") is None:
         raise Unusable(f"a file of the kind {file.suffix} needs pyarrow: pip install './client[arrow]', or give a CSV")
-    from pyarrow import ArrowInvalid
+    from pyarrow import ArrowException
 
     try:
         number = 0
         with file.open("rb") as opened:
             for batch in _batches(opened, parquet=parquet):
+                batch.validate(full=True)  # else a damaged one is read beyond its end
                 for number, record in enumerate(batch.to_pylist(), number + 1):  # noqa: B020 - it goes on counting
                     yield f"record {number}", record
-    except ArrowInvalid:
+    except (ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of what the file holds
+            raise
         raise Unusable(f"the file is damaged, or not what its ending {file.suffix} says") from None
 
 

@@ -93,6 +93,29 @@ def test_a_file_that_holds_no_sample_is_refused(tmp_path, name, text, bound, why
         read_sample(tmp_path / name, "y", bound)
 
 
+def _with_a_text_beyond_its_end(content):
+    """Of the last label of the first batch."""
+    last = np.cumsum([len(each["kind"]) for each in RECORDS[:100]]).astype("<i4")[-2:]
+    assert last.tobytes() in content
+    return content.replace(last.tobytes(), (last + np.array([0, 100], "<i4")).tobytes(), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("stream.arrow", lambda content: content[: len(content) // 2]),
+        ("stream.arrow", _with_a_text_beyond_its_end),
+        ("file.ARROW", _with_a_text_beyond_its_end),
+        ("sample.parquet", lambda content: content[:4] + bytes(200) + content[204:]),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, name, damage):
+    WRITERS[name](tmp_path / name)
+    (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
+    with pytest.raises(Unusable, match="damaged, or not what its ending"):
+        read_sample(tmp_path / name, "kind")
+
+
 def test_where_pyarrow_is_missing_the_file_is_refused_with_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "find_spec", lambda _: None)
     with pytest.raises(Unusable, match=r"needs pyarrow: pip install './client"):
