@@ -94,7 +94,7 @@ def test_a_file_that_holds_no_sample_is_refused(tmp_path, name, text, bound, why
 
 
 def _with_a_text_beyond_its_end(content):
-    """Of the last label of the first batch."""
+    """Return a file in which the last label of the first batch ends beyond all texts."""
     last = np.cumsum([len(each["kind"]) for each in RECORDS[:100]]).astype("<i4")[-2:]
     assert last.tobytes() in content
     return content.replace(last.tobytes(), (last + np.array([0, 100], "<i4")).tobytes(), 1)
