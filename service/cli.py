@@ -272,7 +272,9 @@ def advise(
         from service.explorer.report import report
         from service.explorer.sample import Unusable, read_sample
         from service.inputs.refused import Refused
+        from service.mechanisms.configuration import StreamBudget
 
+    _checked(StreamBudget, {"epsilon": epsilon, "delta": delta})
     try:
         sample = read_sample(file, label, bound)
         advice = measure(

@@ -50,7 +50,7 @@ def embedded_database(data_dir: str | os.PathLike[str]) -> Iterator[str]:
     """The URL of the folder's database: of the running server if there is one, else of one started for this block."""
     path = Path(data_dir)
     if not (path / "postgres").is_dir():
-        raise EmbeddedError(f"{path.resolve()} holds no database")
+        raise EmbeddedError(f"{path.resolve()} holds no database: give --data-dir the folder of `perennial up`")
     stop = StopRequest()
     deadline = time.monotonic() + LOCK_WAIT_SECONDS
     with contextlib.ExitStack() as stack:

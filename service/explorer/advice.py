@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.explorer.comparison import releases
+from service.inputs.fields import LARGEST_WEIGHT
 from service.inputs.refused import Refused
 from service.learning.records import Records
 from service.learning.solvers import Inaccurate
@@ -23,6 +24,7 @@ from service.mechanisms.linear import LinearMechanism, predict
 from service.mechanisms.preparation.scales import FULL
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.noise.additive import Unaffordable
+from service.streams.names import LONGEST_NAME
 from service.streams.schema import StreamSchema
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ HARDLY_ANY_NOISE = 1000.0
 COUNTED_FROM = 0.25  # of the sample
 BATCHES = 40
 LEAST_BATCH, MOST_BATCH = 50, 10_000
+LEAST_SCALE, LARGEST_SCALE = 1e-6, 1e6  # that a feature map may have
+RESOLUTION = 2.0**-20  # of a column: records hold 24 binary digits of a number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,19 +161,47 @@ def stream_of(sample: Sample) -> dict[str, Any]:
 
     With FULL as in preparations, rows are a little longer than the norm to which they are shortened.
     """
-    spread = sample.x.std(axis=0)
     return {
         "features": len(sample.columns),
         "task": {"kind": "classification", "classes": len(sample.classes)}
         if sample.bound is None
         else {"kind": "regression", "bound": sample.bound},
         "norm_bound": _short(max(math.sqrt(len(sample.columns)) / FULL, 1e-3)),
-        "feature_map": {
-            "kind": "standardize",
-            "mean": [_short(each) for each in sample.x.mean(axis=0)],
-            "scale": [min(1e6, max(1e-6, _short(each))) if each > 0 else 1.0 for each in spread],
-        },
+        "feature_map": _scaled(sample.x),
+        **_class_names(sample.classes),
     }
+
+
+def _class_names(classes: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return names for classes that are not just their numbers, so that the stream takes the sample's own labels."""
+    nameable = all(len(each) <= LONGEST_NAME and each.isprintable() and each == each.strip() != "" for each in classes)
+    numbers = tuple(map(str, range(len(classes))))
+    return {"class_names": list(classes)} if classes and nameable and classes != numbers else {}
+
+
+def _scaled(x: NDArray[np.float64]) -> dict[str, Any]:
+    """Return the map of columns by their means and deviations; large and small ones go by a power of ten before."""
+    sizes, spread = np.abs(x).max(axis=0), _spread(x)
+    is_far = (sizes > LARGEST_SCALE) | ((spread > 0.0) & (spread < LEAST_SCALE))
+    if not is_far.any():
+        return _standardized(x)
+    factors = np.minimum(LARGEST_WEIGHT, 10.0 ** (3.0 - np.ceil(np.log10(np.where(is_far, sizes, 1e3)))))
+    powers = {"kind": "clipped_scale", "factor": factors.tolist(), "limit": LARGEST_SCALE}
+    return {"kind": "compose", "maps": [powers, _standardized(x * factors)]}
+
+
+def _standardized(x: NDArray[np.float64]) -> dict[str, Any]:
+    sizes, spread = np.abs(x).max(axis=0), _spread(x)
+    scales = np.where(spread > 0.0, spread, np.maximum(1.0, sizes)).clip(LEAST_SCALE, LARGEST_SCALE)
+    digits = 3 - np.floor(np.log10(scales)).astype(int)  # of a mean: what is rounded off is little beside the scale
+    means = [round(mean, places) for mean, places in zip(x.mean(axis=0).tolist(), digits.tolist(), strict=True)]
+    return {"kind": "standardize", "mean": means, "scale": [_short(each) for each in scales]}
+
+
+def _spread(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the columns' deviations; 0 of those that are the same throughout, as far as float32 tells."""
+    spread = x.std(axis=0)
+    return np.where(spread > RESOLUTION * np.abs(x).max(axis=0), spread, 0.0)
 
 
 def _scores(

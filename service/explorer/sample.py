@@ -21,6 +21,7 @@ __all__ = ["Sample", "Unusable", "read_sample"]
 MOST_RECORDS = 200_000
 LEAST_RECORDS = 400
 MOST_CLASSES = 100
+LARGEST = float(np.finfo(np.float32).max)  # number of a record
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,7 +65,7 @@ def read_sample(file: Path, label: str, bound: float | None = None) -> Sample:
 
 def _label(value: object, where: str, bound: float | None) -> str | float:
     if bound is None:
-        if value is None:
+        if value is None or value == "":
             raise Unusable(f"{where} has no label; leave it out")
         return str(value)
     number = _number(value)
@@ -75,9 +76,9 @@ def _label(value: object, where: str, bound: float | None) -> str | float:
 
 def _numbers(row: list[Any], columns: tuple[str, ...], where: str) -> list[float]:
     numbers = [_number(value) for value in row]
-    if not all(map(math.isfinite, numbers)):
-        wrong = next(name for name, number in zip(columns, numbers, strict=True) if not math.isfinite(number))
-        raise Unusable(f"{where}: column {wrong} is not a finite number; leave the line or the column out")
+    if not all(abs(number) <= LARGEST for number in numbers):
+        wrong = next(name for name, number in zip(columns, numbers, strict=True) if not abs(number) <= LARGEST)
+        raise Unusable(f"{where}: column {wrong} is not a finite number of 32 bits; leave the line or the column out")
     return numbers
 
 

@@ -37,12 +37,15 @@ def read_lines(file: Path) -> Iterator[Line]:
 def _csv(file: Path) -> Iterator[Line]:
     with file.open(newline="", encoding="utf-8-sig") as lines:
         rows = csv.reader(lines)
-        header = next(rows, [])
-        yield "line 1", header
-        for number, row in enumerate(rows, 2):
-            if len(row) != len(header):
-                raise Unusable(f"line {number} has {len(row)} values, and the first line {len(header)} names")
-            yield f"line {number}", row
+        try:
+            header = next(rows, [])
+            yield "line 1", header
+            for number, row in enumerate(rows, 2):
+                if len(row) != len(header):
+                    raise Unusable(f"line {number} has {len(row)} values, and the first line {len(header)} names")
+                yield f"line {number}", row
+        except csv.Error:
+            raise Unusable(f"line {rows.line_num} is no CSV: a value is too long, or a quote is never closed") from None
 
 
 def _of_objects(records: Iterable[tuple[str, object]]) -> Iterator[Line]:
@@ -80,15 +83,18 @@ def _ndjson(file: Path) -> Iterator[tuple[str, object]]:
 def _arrow(file: Path, *, parquet: bool) -> Iterator[tuple[str, object]]:
     if find_spec("pyarrow") is None:
         raise Unusable(f"a file of the kind {file.suffix} needs pyarrow: pip install './client[arrow]', or give a CSV")
-    from pyarrow import ArrowInvalid
+    from pyarrow import ArrowException
 
     try:
         number = 0
         with file.open("rb") as opened:
             for batch in _batches(opened, parquet=parquet):
+                batch.validate(full=True)  # else a damaged one is read beyond its end
                 for number, record in enumerate(batch.to_pylist(), number + 1):  # noqa: B020 - it goes on counting
                     yield f"record {number}", record
-    except ArrowInvalid:
+    except (ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of what the file holds
+            raise
         raise Unusable(f"the file is damaged, or not what its ending {file.suffix} says") from None
 
 

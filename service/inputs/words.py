@@ -154,6 +154,7 @@ def _why(error: Mapping[str, Any], name: str, example: str) -> str:
         "missing": f"must be given{example}",
         "string_type": f"must be a text, in quotes{example}",
         "string_pattern_mismatch": _NAME_RULE,
+        "string_unicode": "must be a text of whole characters, without lone surrogates",
         "literal_error": f"must be {context.get('expected')}{_meant(sent, _names(context.get('expected')))}",
         "union_tag_not_found": f'must be an object with a "kind"{example}',
         "union_tag_invalid": f"its 'kind' must be one of {context.get('expected_tags')}"

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from perennial import Busy, InvalidRecords, Problem, Unreachable, batches
+import perennial
+from perennial import Busy, InvalidArgument, InvalidData, InvalidRecords, NotFound, Problem, Unreachable, batches
 from perennial.appending import append
 from perennial.exchange import Answer, NoAnswer, Pause, Request
 from tests.client.conftest import numbered, posts
@@ -85,11 +86,20 @@ def test_records_of_units(service: Service, client, encoding):
 
 
 def test_a_key_that_may_only_ingest_is_enough(service: Service):
-    import perennial
-
     name = service.stream()
     with perennial.connect(service.url, service.key("ingest", streams=[name])) as sensor:
         assert sensor.stream(name).append((X, Y)).records == 500
+
+
+def test_a_stream_that_there_is_not_is_missed_before_its_names_are(service: Service, client):
+    """Unless the key may not look at streams: then records that need no names say so."""
+    with pytest.raises(NotFound, match="There is no such stream"):
+        client.stream("never-made").append(X[:2], label=["dry", "rain"])
+    with perennial.connect(service.url, service.key("ingest")) as sensor:
+        with pytest.raises(InvalidData, match="only a stream with class_names takes texts"):
+            sensor.stream("never-made").append(X[:2], label=["dry", "rain"])
+        with pytest.raises(NotFound, match="There is no such stream"):
+            sensor.stream("never-made").append(X[:2], label=[0, 1])
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -126,6 +136,20 @@ def test_the_same_call_with_the_same_key_goes_on_where_it_stopped(service: Servi
     with pytest.raises(Problem, match="exactly the same data"):
         stream.append((X, Y), batch=200, key="the-days")
     numbered(stream, 500)
+
+
+@pytest.mark.parametrize("key", ["", "k" * 201, "two\nlines", "雨", "\ud800"])
+def test_a_key_that_no_header_can_hold_is_refused(service: Service, client, key):
+    with pytest.raises(InvalidArgument, match="key must have 1 to 200 characters of Latin-1"):
+        client.stream(service.stream()).append(X[:2], label=Y[:2], key=key)
+
+
+def test_a_key_may_have_any_letter_of_latin_1(service: Service, client, faults):
+    """By the standard library's connections and by httpx's alike."""
+    stream = client.stream(service.stream())
+    for each in (client, faults[0]):
+        assert each.stream(stream.name).append(X[:5], label=Y[:5], key="Größe").records == 5
+    numbered(stream, 5)
 
 
 def test_a_batch_that_is_too_large_is_split(service: Service, faults, encoding):

@@ -267,7 +267,17 @@ SECRET = "a secret"
         (pd.DataFrame({"a": [1.0, SECRET], "y": [0, 1]}), "y", "'a'"),
         (pd.DataFrame({"a": [1.0, np.nan], "y": [0, 1]}), "y", "Column 'a': row 1"),
         (pd.DataFrame({"a": [1.0, 2.0], "y": [SECRET, SECRET]}), "y", "'y'"),
-        (pd.DataFrame({"a": [1.0, 2.0], "b": [SECRET, SECRET], "y": [0, 1]}), "y", "texts"),
+        (
+            pd.DataFrame({"a": [1.0, 2.0], "b": [SECRET, SECRET], "y": [0, 1]}),
+            "y",
+            "Column 'b' holds texts, and column 'a' numbers",
+        ),
+        (pd.DataFrame({"a": [1.0, 2.0], "y": [SECRET, None]}), "y", "Column 'y': row 1, counted from 0, is missing"),
+        ({"a": X[:2, 0], "y": pd.array([SECRET, pd.NA], dtype="string")}, "y", "Column 'y': row 1, .* is missing"),
+        (X[:2], np.array([SECRET, np.nan], dtype=object), "The labels: row 1, .* is missing"),
+        (X[:2], np.array([SECRET, 1], dtype=object), "The labels: some values are texts, and others numbers"),
+        (X[:2], np.array([1, {}], dtype=object), "The labels: some values are neither numbers nor texts"),
+        (X[:2], np.array([1, [[1], [2, 3]]], dtype=object), "The labels: some values are neither numbers nor texts"),
         ({"a": [SECRET, np.nan]}, None, "Column 'a': some values are texts, and others numbers or missing"),
         ({"a": [[SECRET, 1.5]]}, None, "Column 'a': some values are texts"),
         ([[SECRET, 1.5]], None, "some values are texts"),
@@ -322,8 +332,14 @@ def test_features_of_another_number_are_refused():
     assert features_of(pd.DataFrame(X)).shape == (3, 2)
     with pytest.raises(InvalidData, match=r"frame.iloc\[\[0\]\] of a row"):
         features_of(pd.DataFrame(X).iloc[0])
-    with pytest.raises(InvalidData, match="takes 3 features, but there are 2"):
+    with pytest.raises(InvalidData, match=r"takes 3 features, but there are 2\."):
         features_of(X, 3)
+    with pytest.raises(InvalidData, match="give a single record as a list of one row"):
+        features_of(np.ones(3), 3)
+    with pytest.raises(InvalidData, match=r"give a list of rows, such as \[row\]"):
+        features_of({"a": 1.0, "b": 2.0}, 2)
+    with pytest.raises(InvalidRow, match="The features: row 0"):
+        features_of(None, 3)
 
 
 IDS = ["anna", "7", 7]

@@ -119,7 +119,11 @@ UTF_8, DAMAGED = "it is not UTF-8: save it as UTF-8", "it is damaged, or no file
         ("days.csv", "Größe,b\n1,2\n".encode("latin-1"), UTF_8),
         ("days.csv", "a,b\nGröße,2\n".encode("latin-1"), UTF_8),
         ("days.csv", 'a,b\n1,2\n"x,2\n' + "1,2\n" * 1_000_000, "longer than 1 MiB, or a quote is never closed"),
-        ("days.csv", "a,b\n" + "1,2\n" * 400_000 + f"1,{SECRET}\n", "must hold numbers, or texts, throughout"),
+        (
+            "days.csv",
+            "a,b\n" + "1,2\n" * 400_000 + f"1,{SECRET}\n",
+            "row 400002, .* in column 2 than those before: each column must hold numbers, or texts, throughout",
+        ),
         ("days.parquet", "", "it is empty"),
         ("days.parquet", SECRET, DAMAGED),
         ("days.parquet", as_parquet(), DAMAGED),

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import perennial.__main__ as command
-from perennial import InvalidData, Model, Unsupported, connect, connect_async
+from perennial import InvalidArgument, InvalidData, Model, Unsupported, connect, connect_async
 from perennial.data import blocks, features_of
 from perennial.names import Names
 from perennial.schema import Schema
@@ -94,7 +94,7 @@ def test_columns_count_by_name_where_some_are_numbers():
         ),
         (
             pd.DataFrame(MIXED).assign(**{SECRET: 1}),
-            "There are 1 columns that the stream does not have: leave them out",
+            "There is 1 column that the stream does not have: leave it out",
         ),
         (iter([{"temp": 1, SECRET: 2, "rain": "dry"}]), 'no column "wind"'),
         (pd.DataFrame({"rain": WORDS}), 'no column "temp", "wind"'),
@@ -108,6 +108,20 @@ def test_a_name_that_there_is_not_is_explained(data, reason):
     with pytest.raises(InvalidData, match=reason) as refused:
         list(blocks(data, "rain", None, NAMES))
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("data", [pd.DataFrame(MIXED), pa.table(MIXED), MIXED, ROWS], ids=type)
+@pytest.mark.parametrize("wrong", [{"label": "Rain"}, {"label": "rain", "unit": "Rain"}])
+def test_a_wrong_name_of_a_label_or_a_unit_is_named(data, wrong):
+    """And not that the right column is one too many."""
+    with pytest.raises(InvalidData, match=r"(no|lacks a) column:? 'Rain'"):
+        list(blocks(data, names=NAMES, **wrong))
+
+
+@pytest.mark.parametrize("wrong", [5, (1,), [1, 2, 3]])
+def test_a_range_of_a_column_that_is_none_is_refused_and_not_sent(wrong):
+    with pytest.raises(InvalidArgument, match="the range of temp must be"):
+        stream_settings("days", epsilon=1, classes=2, columns={"temp": wrong})
 
 
 def test_labels_that_are_texts_need_names():
@@ -155,7 +169,7 @@ def test_a_model_answers_with_names():
     with pytest.raises(InvalidData, match='no column "c0"'):
         named.predict(pd.DataFrame(X, columns=["temp", "wind"]))
     with pytest.raises(
-        InvalidData, match="columns that the stream does not have: leave them out, such as the label's; the stream"
+        InvalidData, match="column that the stream does not have: leave it out, such as the label's; the stream"
     ):
         named.predict(pd.DataFrame(X, columns=["c0", "c1"]).assign(rain=WORDS))
     with pytest.raises(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import perennial
-from perennial import BudgetExceeded, Halted, NotFound, NotYet, Problem, operations
+from perennial import BudgetExceeded, Halted, InvalidArgument, NotFound, NotYet, Problem, operations
 from perennial.exchange import Answer, NoAnswer, Pause
 from tests.client.conftest import Faults
 from tests.conftest import Service, unique, wait_until
@@ -268,6 +268,29 @@ def test_settings_that_do_not_go_together_are_refused(client):
     with pytest.raises(Problem, match="mechanism: its") as refused:
         client.plan("never-made", mechanism={"kind": "magic"}, epsilon=1)
     assert refused.value.slug == "invalid-request"
+
+
+def test_every_wrong_setting_is_an_error_of_this_package_that_says_what_would_do(client):
+    fit = {"mechanism": BATCHES, "learner": {"kind": "output_perturbation"}}
+    for wrong, message in (
+        (fit | {"mechanism": "online_leader"}, "mechanism must be a mapping, such as"),
+        (fit | {"learner": "output_perturbation"}, "learner must be a mapping, such as"),
+        (fit | {"privacy": 1}, "privacy must be a mapping, such as"),
+        (fit | {"epsilon": float("nan")}, "NaN or infinite"),
+        (fit, "give epsilon"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            client.plan("never-made", **wrong)
+    for wrong, message in (
+        ({"epsilon": 1, "task": "classification"}, "task must be a mapping, such as"),
+        ({"classes": 2, "budget": 4}, "budget must be a mapping, such as"),
+        ({"classes": 2, "epsilon": 1, "norm_bound": float("inf")}, "NaN or infinite"),
+        ({"epsilon": 1}, "give classes"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            client.create_stream("never-made", features=1, **wrong)
+    with pytest.raises(InvalidArgument, match="needs a key"):
+        client.stream("never-made").append([[1.0]], journal="never-made.sqlite")
 
 
 def test_settings_may_be_those_of_the_services_json(client):

@@ -75,6 +75,40 @@ def test_columns_are_scaled_by_the_sample_and_constants_stay():
     assert mapped["feature_map"]["mean"][2] == 1.0
 
 
+def mapped(column):
+    """Return a column of a sample as its stream's records have it."""
+    sample = Sample(x=np.c_[made().x, column], y=made().y, columns=tuple("abc"), classes=("no", "yes"))
+    schema = NewStreamSchema.model_validate(json.loads(json.dumps(stream_of(sample))))
+    return schema.mapping()(sample.x.astype(np.float32))[:, 2]
+
+
+@pytest.mark.parametrize("constant", [1234567.8, 0.12345678, -987.65432, 20261126.0, 1e12, -3e38, 5e-9, 0.0])
+def test_a_constant_column_hides_no_other(constant):
+    assert np.abs(mapped(np.full(800, constant))).max() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation"),
+    [(1013.25, 0.01), (1.7635e9, 5e3), (1.7635e12, 2e7), (0, 5e8), (-3e9, 1e9), (1e30, 1e29), (1e-3, 1e-8), (0, 1e-9)],
+)
+def test_a_column_of_any_size_becomes_one_of_size_one(mean, deviation):
+    """Times in seconds and milliseconds, incomes, concentrations."""
+    normal = np.random.default_rng(2).normal(size=800)
+    column = mapped(mean + deviation * (normal - normal.mean()) / normal.std())
+    assert column.std() == pytest.approx(1.0, rel=0.05)
+    assert abs(column.mean()) < 0.05
+
+
+def test_a_stream_takes_the_labels_of_the_sample():
+    """Numbers 0, 1, … need no names."""
+    x, y = made().x, made().y
+    for classes, names in ((("no", "yes"), ["no", "yes"]), (("1", "2"), ["1", "2"]), (("0", "1"), None)):
+        schema = NewStreamSchema.model_validate(stream_of(Sample(x=x, y=y, columns=tuple("ab"), classes=classes)))
+        assert schema.to_store().get("class_names") == names
+    unnameable = Sample(x=x, y=y, columns=tuple("ab"), classes=(" no", "yes"))
+    assert "class_names" not in stream_of(unnameable)
+
+
 def test_the_best_candidate_comes_first_and_what_it_prints_can_be_posted():
     sample = made()
     advice = advise(sample, epsilon=100, delta=1e-6, runs=1)
@@ -138,3 +172,17 @@ def test_the_command_says_what_is_wrong_with_a_file(file, tmp_path):
         run = CliRunner().invoke(app, ["advise", str(path), "--label", "price"])
         assert run.exit_code != 0
         assert why in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--epsilon=nan", "epsilon: must be a finite number"),
+        ("--delta=nan", "delta: must be a finite number"),
+        ("--epsilon=0.1234567890123456789", "epsilon: must have at most 15 significant digits"),
+    ],
+)
+def test_the_command_says_what_is_wrong_with_a_budget(file, option, why):
+    run = CliRunner().invoke(app, ["advise", str(file), "--label", "kind", option])
+    assert isinstance(run.exception, SystemExit)
+    assert why in run.stderr

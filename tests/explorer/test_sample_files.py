@@ -76,7 +76,10 @@ def test_records_as_a_stream_takes_them_are_a_sample(tmp_path):
         ("a.ndjson", '{"x": 1%s, "y": 2}\n' % ("0" * 400), None, "line 1: column x is not a finite number"),
         ("a.ndjson", '{"x": null, "y": 2}\n', None, "line 1: column x is not a finite number"),
         ("a.ndjson", '{"x": 1, "y": null}\n', None, "line 1 has no label"),
+        ("a.csv", "x,y\n1,2\n1,\n", None, "line 3 has no label"),
+        ("a.csv", "x,y\n1,2\n1e39,2\n", None, "line 3: column x is not a finite number of 32 bits"),
         ("a.csv", "x,x,y\n", None, "two columns have the same name"),
+        ("a.csv", f"x,y\n1,2\n{140_000 * chr(49)},2\n", None, "line 3 is no CSV: a value is too long"),
         ("a.csv", "x,y\n1,2\n1,-2.5\n", 2.0, "line 3: the label is no number within ±2"),
         ("a.csv", "x,y\n1,much\n", 2.0, "line 2: the label is no number within ±2"),
         ("a.csv", "x,y\n" + "1,2\n" * 400, 2.0, "all labels are the same"),
@@ -88,6 +91,29 @@ def test_a_file_that_holds_no_sample_is_refused(tmp_path, name, text, bound, why
     (tmp_path / name).write_text(text)
     with pytest.raises(Unusable, match=why):
         read_sample(tmp_path / name, "y", bound)
+
+
+def _with_a_text_beyond_its_end(content):
+    """Return a file in which the last label of the first batch ends beyond all texts."""
+    last = np.cumsum([len(each["kind"]) for each in RECORDS[:100]]).astype("<i4")[-2:]
+    assert last.tobytes() in content
+    return content.replace(last.tobytes(), (last + np.array([0, 100], "<i4")).tobytes(), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("stream.arrow", lambda content: content[: len(content) // 2]),
+        ("stream.arrow", _with_a_text_beyond_its_end),
+        ("file.ARROW", _with_a_text_beyond_its_end),
+        ("sample.parquet", lambda content: content[:4] + bytes(200) + content[204:]),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, name, damage):
+    WRITERS[name](tmp_path / name)
+    (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
+    with pytest.raises(Unusable, match="damaged, or not what its ending"):
+        read_sample(tmp_path / name, "kind")
 
 
 def test_where_pyarrow_is_missing_the_file_is_refused_with_what_to_install(tmp_path, monkeypatch):

@@ -35,6 +35,7 @@ class Bounds(BaseModel):
         ("seed", "2", "must be a whole number, without quotes"),
         ("text", "a", "must have 2 or more characters"),
         ("text", "abcd", "must have 3 characters or fewer"),
+        ("text", "\ud800b", "must be a text of whole characters, without lone surrogates"),
         ("items", [1], "must have 2 or more items"),
         ("items", [1, 2, 3, 4], "must have 3 items or fewer"),
         ("mist", 1, "no such field (did you mean most?)"),

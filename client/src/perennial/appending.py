@@ -59,8 +59,8 @@ def append(
     ahead: bool = False,
 ) -> Exchange[Appended]:
     """Append all records of `data`, batch by batch, none of them twice. The arguments are those of `Stream.append`."""
-    if key is not None and not 1 <= len(key) <= LONGEST_KEY:
-        raise InvalidArgument(f"key must have 1 to {LONGEST_KEY} characters")
+    if key is not None and not (1 <= len(key) <= LONGEST_KEY and _fits_a_header(key)):
+        raise InvalidArgument(f"key must have 1 to {LONGEST_KEY} characters of Latin-1 that can be printed")
     batch = None if batch is None else operator.index(batch)  # numpy's whole numbers too
     if batch is not None and batch < 1:
         raise InvalidArgument("batch must be at least 1")
@@ -91,6 +91,13 @@ def append(
         error.add_note(f"{records} records in {len(entries)} batches were accepted before this.")
         raise
     return Appended(records=records, entries=tuple(entries))
+
+
+def _fits_a_header(key: str) -> bool:
+    try:
+        return key.isprintable() and bool(key.encode("latin-1"))
+    except UnicodeEncodeError:
+        return False
 
 
 def _has_newest(stream: str, journal: Journal) -> Exchange[bool]:

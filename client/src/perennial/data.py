@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from perennial.arrow_tables import NO_TABLE, SAME_NAME, columns_of
 from perennial.errors import InvalidData, InvalidRow
-from perennial.masks import unmasked
+from perennial.masks import is_missing, unmasked
 from perennial.names import UNNAMED, Names
 from perennial.rows import NO_COLUMNS, Choice, Row, depth, has_names, is_row, named, read_row
 from perennial.units import ids_of
@@ -25,6 +25,7 @@ Array: TypeAlias = NDArray[Any]
 ROWS_GATHERED = 10_000
 _LABELS = "The labels"
 _NUMBERS = "biuf"  # numpy's kinds
+_MIXED = "some values are texts, and others numbers or missing: give one or the other."
 _OTHERS_HAVE_NONE = "Some records have features, a label or a unit, and others have none."
 
 
@@ -144,8 +145,10 @@ def features_of(data: Any, width: int | None = None, names: Names = UNNAMED) -> 
     block = _of_rows(data, choice) if block is None else block
     x = _features(data) if block.x is None else block.x
     if width is not None and x.shape[1] != width:
-        more = ": leave out what is none, such as the label." if x.shape[1] > width else "."
-        raise InvalidData(f"The model takes {width} features, but there are {x.shape[1]}{more}")
+        more = ": leave out what is none, such as the label" if x.shape[1] > width else ""
+        if x.shape == (width, 1):
+            more = ": give a single record as a list of one row"
+        raise InvalidData(f"The model takes {width} features, but there are {x.shape[1]}{more}.")
     return x
 
 
@@ -168,6 +171,8 @@ def _whole(data: Any, choice: Choice) -> Block | None:
 
 def _of_rows(rows: Any, choice: Choice) -> Block:
     """Return the features of a list of rows."""
+    if isinstance(rows, Mapping):
+        raise InvalidData("A single row is no table: give a list of rows, such as [row].")
     if isinstance(rows, list | tuple) and rows and has_names(named(rows[0])):
         return reduce(joined, _of_items(map(named, rows), choice))
     if not choice.is_of_all:
@@ -192,20 +197,30 @@ def _columns(data: Any) -> dict[str, Any] | None:
 
 
 def _from_columns(columns: dict[str, Any], choice: Choice) -> Block:
-    names, label, unit = choice.chosen(columns), choice.label, choice.unit
-    for name in (*names, *(each for each in (label, unit) if each is not None)):
-        if name not in columns:
-            raise InvalidData(f"There is no column {name!r}.")
+    label, unit = choice.label, choice.unit
+    _check_there([each for each in (label, unit) if each is not None], columns)
+    names = choice.chosen(columns)
+    _check_there(names, columns)
     place = f"Column {label!r}"
     y = None if label is None else _labels(unmasked(columns[label], place), choice.names, place)
     ids = None if unit is None else ids_of(columns[unit], f"Column {unit!r}")
     if not names:
         return Block(x=None, y=y, unit=ids)
     values = [_column(columns[name], f"Column {name!r}") for name in names]
-    if len({each.dtype.kind == "O" for each in values}) > 1:
-        raise InvalidData("Some columns hold texts and others numbers: a stream takes one or the other.")
+    by_kind = {each.dtype.kind == "O": name for name, each in zip(names, values, strict=True)}
+    if len(by_kind) > 1:
+        raise InvalidData(
+            f"Column {by_kind[True]!r} holds texts, and column {by_kind[False]!r} numbers: a stream takes one or the "
+            "other."
+        )
     x = values[0] if len(values) == 1 and values[0].ndim == 2 else _beside(values, names)
     return Block(x=x, y=y, unit=ids)
+
+
+def _check_there(names: list[str], columns: dict[str, Any]) -> None:
+    for name in names:
+        if name not in columns:
+            raise InvalidData(f"There is no column {name!r}.")
 
 
 def _beside(values: list[Array], names: list[str]) -> Array:
@@ -265,7 +280,7 @@ def _as_array(values: Any, place: str) -> Array:
     except ValueError:
         raise InvalidData(f"{place}: rows have different lengths.") from None
     if not all(isinstance(each, str) for each in array.flat):
-        raise InvalidData(f"{place}: some values are texts, and others numbers or missing: give one or the other.")
+        raise InvalidData(f"{place}: {_MIXED}")
     return array
 
 
@@ -280,18 +295,25 @@ def _checked(array: Array, place: str) -> Array:
             return array
         try:
             array = array.astype(np.float64)
-        except OverflowError:
-            row = next(row for row, each in enumerate(np.atleast_1d(array)) if any(map(_overflows, np.ravel(each))))
-            raise InvalidRow(place, row) from None
-        except (TypeError, ValueError):
-            raise InvalidData(f"{place}: some values are neither numbers nor texts, or missing.") from None
+        except (OverflowError, TypeError, ValueError):
+            raise _unfit(np.atleast_1d(array), place) from None
     if array.dtype.kind not in _NUMBERS:
         raise InvalidData(f"{place}: values of type {array.dtype} are neither numbers nor texts.")
     with np.errstate(over="ignore", invalid="ignore"):
         finite = np.isfinite(array.astype(np.float32, copy=False))
     if not finite.all():
-        raise InvalidRow(place, int(np.argwhere(~finite)[0][0]))
+        raise InvalidRow(place, int(np.argwhere(~np.atleast_1d(finite))[0][0]))
     return array
+
+
+def _unfit(values: Array, place: str) -> InvalidData:
+    """Return what is wrong with values that are neither numbers nor texts."""
+    for row, each in enumerate(values):
+        if any(is_missing(value) or _overflows(value) for value in (each.flat if values.ndim > 1 else (each,))):
+            return InvalidRow(place, row)
+    if any(isinstance(each, str) for each in values.flat):
+        return InvalidData(f"{place}: {_MIXED}")
+    return InvalidData(f"{place}: some values are neither numbers nor texts.")
 
 
 def _overflows(value: Any) -> bool:

@@ -209,12 +209,17 @@ def _reason(beginning: bytes, error: str) -> str:
     if ragged := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", error):
         row, names, values = ragged.groups()
         return f"row {row}, of which the header is the first, has {values} values, and the header {names} names"
+    if wrong := re.search(r"column #(\d+): Row #(\d+): CSV conversion error", error):
+        column, row = int(wrong[1]) + 1, wrong[2]
+        other = f"has another kind of value in column {column} than those before"
+        return f"row {row}, of which the header is the first, {other}: {_THROUGHOUT}"
     for words, reason in _REASONS.items():
         if words in error:
             return reason
-    return "each column must hold numbers, or texts, throughout"
+    return _THROUGHOUT
 
 
+_THROUGHOUT = "each column must hold numbers, or texts, throughout"
 _REASONS = {
     "cannot infer number of columns": "no records follow the header",
     "straddling object": "a record is longer than 1 MiB, or a quote is never closed",

@@ -209,7 +209,7 @@ def opened(
         yield None
         return
     if key is None:
-        raise ValueError("an append with a journal needs a key")
+        raise InvalidArgument("an append with a journal needs a key")
     if uncertain not in get_args(Resolution):
         raise InvalidArgument('uncertain must be "refuse", "skip" or "send"')
     import sqlite3

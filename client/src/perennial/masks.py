@@ -1,4 +1,4 @@
-"""Masked arrays: numpy forgets the mask where it makes plain arrays of them, and what is missing would be sent."""
+"""Values that are missing. Plain arrays that numpy makes of masked ones would send what the mask hides."""
 
 from __future__ import annotations
 
@@ -22,3 +22,11 @@ def unmasked(values: Values, place: str) -> Values:
             if isinstance(each, np.ma.MaskedArray) and np.ma.is_masked(each):
                 raise InvalidRow(place, row)
     return values
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a value stands for one that is not there: None, NaN, NaT or pandas' NA."""
+    try:
+        return value is None or bool(value != value)  # noqa: PLR0124 - NaN alone is not itself
+    except (ArithmeticError, TypeError, ValueError):
+        return type(value).__name__ == "NAType"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perennial.errors import InvalidData, InvalidRow
+from perennial.errors import InvalidArgument, InvalidData, InvalidRow
 
 MOST_LISTED = 20
 
@@ -59,9 +59,11 @@ class Names:
         if missing:
             raise InvalidData(f"There is no column {_listed(missing)}: the stream's columns are {self._columns}.")
         if len(features) > len(self.columns):
+            more = len(features) - len(self.columns)
+            there = "is 1 column" if more == 1 else f"are {more} columns"
             raise InvalidData(
-                f"There are {len(features) - len(self.columns)} columns that the stream does not have: leave them out, "
-                f"{advice}; the stream's columns are {self._columns}."
+                f"There {there} that the stream does not have: leave {'it' if more == 1 else 'them'} out, {advice}; "
+                f"the stream's columns are {self._columns}."
             )
         return [by_name[name] for name in self.columns]
 
@@ -118,10 +120,19 @@ def described(columns: Any, label: str | None) -> list[Any]:
     """
     if isinstance(columns, Mapping):
         return [
-            f"{name}" if each is None else {"name": f"{name}", "range": list(each)} for name, each in columns.items()
+            f"{name}" if each is None else {"name": f"{name}", "range": _range(name, each)}
+            for name, each in columns.items()
         ]
     names = getattr(columns, "column_names", getattr(columns, "columns", columns))
     return [each if isinstance(each, Mapping) else str(each) for each in names if each != label]
+
+
+def _range(name: Any, ends: Any) -> list[Any]:
+    try:
+        low, high = ends
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"columns: the range of {name} must be (lowest, highest)") from None
+    return [low, high]
 
 
 def _as_number(text: str) -> float | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from perennial.errors import Halted, NotYet, UnknownServer
+from perennial.errors import Halted, InvalidArgument, NotYet, UnknownServer
 from perennial.exchange import (
     CALL_PATIENCE_SECONDS,
     FIRST_PAUSE_SECONDS,
@@ -217,6 +217,8 @@ def newest_version(publication: str) -> Exchange[int]:
 def schema(stream: str) -> Exchange[Schema | None]:
     """Return what appending needs to know of a stream; None: the key, or the service, shows no schema."""
     answer = yield from ask(Request(path=f"{path_of('streams', stream)}/schema"), 403, 404, patience=PATIENCE_SECONDS)
+    if answer.status == 404:  # an older service has no schemas; or there is no such stream, which this raises
+        yield from ask(Request(path=path_of("streams", stream)), 403, patience=PATIENCE_SECONDS)
     return Schema.of(json_object(answer)) if answer.status == 200 else None
 
 
@@ -269,7 +271,10 @@ def _plain(value: Any) -> Any:
 
 
 def _post(path: str, document: Mapping[str, Any], *, repeatable: bool = False) -> Exchange[dict[str, Any]]:
-    body = json.dumps(document, allow_nan=False, default=_plain).encode()
+    try:
+        body = json.dumps(document, allow_nan=False, default=_plain).encode()
+    except ValueError:
+        raise InvalidArgument("a setting is NaN or infinite: give finite numbers") from None
     headers = {"Content-Type": "application/json"}
     return json_object(
         (yield from ask(Request(method="POST", path=path, headers=headers, body=body, repeatable=repeatable)))

@@ -129,8 +129,12 @@ def _of_record(record: Mapping[str, Any], choice: Choice) -> Row:
 
 
 def _by_column(row: Mapping[Any, Any], choice: Choice) -> Row:
-    wanted, others = choice.chosen(row), (choice.label, choice.unit)
-    if any(name not in row for name in (*wanted, *others) if name is not None):
+    others = (choice.label, choice.unit)
+    for name in others:
+        if name is not None and name not in row:
+            raise InvalidRow(PLACE, 0, f"lacks a column: {name!r}.")
+    wanted = choice.chosen(row)
+    if any(name not in row for name in wanted):
         raise InvalidRow(PLACE, 0, LACKS_COLUMN)
     label, unit = (None if name is None else row[name] for name in others)
     return [row[name] for name in wanted] or None, label, unit

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any
 
+from perennial.errors import InvalidArgument
 from perennial.names import described
+
+_EXAMPLES = {
+    "budget": '{"epsilon": 4, "delta": 1e-6}',
+    "learner": '{"kind": "noisy_gradient_descent"}',
+    "mechanism": '{"kind": "online_leader", "batch": 500}',
+    "privacy": '{"epsilon": 1, "delta": 1e-6}',
+    "task": '{"kind": "unlabelled"}',
+}
 
 
 def stream(
@@ -45,10 +54,10 @@ def stream(
     ]
     given = [each for each in tasks if each is not None]
     if len(given) != 1:
-        raise ValueError("give classes for a classification, bound for a regression, or another task as `task`")
+        raise InvalidArgument("give classes for a classification, bound for a regression, or another task as `task`")
     shape = {} if features is None else {"features": features}
-    held = _loss(epsilon, delta, "budget", budget) | ({} if accounting is None else {"accounting": accounting})
-    return {"name": name, "task": dict(given[0]), "budget": held} | shape | named | more
+    held = _loss(epsilon, delta, budget=budget) | ({} if accounting is None else {"accounting": accounting})
+    return {"name": name, "task": _object("task", given[0]), "budget": held} | shape | named | more
 
 
 def publication(
@@ -64,13 +73,13 @@ def publication(
     **more: Any,
 ) -> dict[str, Any]:
     """Return the JSON of a new publication, or of a plan for one."""
-    body: dict[str, Any] = {"stream": stream, "mechanism": dict(mechanism)}
+    body: dict[str, Any] = {"stream": stream, "mechanism": _object("mechanism", mechanism)}
     if learner is not None:
-        body["learner"] = dict(learner)
+        body["learner"] = _object("learner", learner)
     if name is not None:
         body["name"] = name
     by_rho = None if rho is None else {"rho": rho}
-    return body | {"privacy": _loss(epsilon, delta, "rho, or privacy", by_rho, privacy)} | more
+    return body | {"privacy": _loss(epsilon, delta, rho=by_rho, privacy=privacy)} | more
 
 
 def standardize(ranges: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
@@ -81,7 +90,7 @@ def standardize(ranges: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
     """
     for name, (low, high) in ranges.items():
         if not -inf < low < high < inf:
-            raise ValueError(f"the range of {name} must be (lowest, highest), both finite")
+            raise InvalidArgument(f"the range of {name} must be (lowest, highest), both finite")
     return {
         "kind": "standardize",
         "mean": [(low + high) / 2 for low, high in ranges.values()],
@@ -89,9 +98,18 @@ def standardize(ranges: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
     }
 
 
-def _loss(epsilon: float | None, delta: float, name: str, *given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return (ε, δ) as JSON, from numbers or as it is given whole."""
-    whole = [each for each in given if each is not None]
+def _loss(epsilon: float | None, delta: float, **settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return (ε, δ) as JSON, from numbers or as it is given whole, under one of the names in `settings`."""
+    whole = {name: each for name, each in settings.items() if each is not None}
     if len(whole) + (epsilon is not None) != 1 or (whole and delta):
-        raise ValueError(f"give epsilon, and delta if it is not 0; or {name} as the service's JSON has it")
-    return dict(whole[0]) if whole else {"epsilon": epsilon, "delta": delta}
+        names = ", or ".join(settings)
+        raise InvalidArgument(f"give epsilon, and delta if it is not 0; or {names} as the service's JSON has it")
+    return _object(*whole.popitem()) if whole else {"epsilon": epsilon, "delta": delta}
+
+
+def _object(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as a dictionary. Raises InvalidArgument where they are none, such as the text of a kind."""
+    try:
+        return dict(settings)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{name} must be a mapping, such as {_EXAMPLES[name]}") from None

@@ -120,7 +120,7 @@ def _sender(key: str) -> str:
 
 def _settings(url: str, key: str) -> dict[str, Any]:
     parts = _address(url)
-    key = key.strip()
+    key = (key or "").strip()  # None: of a variable of the environment that is not set
     if not is_key(key):
         raise InvalidArgument("key must be the text of a key, as POST /v1/keys showed it")
     return {
@@ -161,7 +161,7 @@ def _built(http: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Re
         request.method,
         request.path,
         params=dict(request.query),
-        headers=dict(request.headers),
+        headers={name.encode(): value.encode("latin-1") for name, value in request.headers.items()},
         content=request.body,
         timeout=(CONNECT_SECONDS, request.seconds, request.seconds, request.seconds),  # to connect, read, write, wait
     )

@@ -17,7 +17,7 @@ from tests.mechanisms.steps import FEATURES, GAUSSIAN, RHO, data, nothing, reade
 
 @pytest.fixture
 def sums(monkeypatch):
-    """Of each step: n, its number, and its slots."""
+    """Each step as (n, its number, its slots)."""
     seen, true = [], OnlineGradient.advance
 
     def advance(self, state, records, n, origin, perturbation, step):
