@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from perennial import Busy, InvalidRecords, Problem, Unreachable, batches
+from perennial import Busy, InvalidArgument, InvalidRecords, Problem, Unreachable, batches
 from perennial.appending import append
 from perennial.exchange import Answer, NoAnswer, Pause, Request
 from tests.client.conftest import numbered, posts
@@ -126,6 +126,27 @@ def test_the_same_call_with_the_same_key_goes_on_where_it_stopped(service: Servi
     with pytest.raises(Problem, match="exactly the same data"):
         stream.append((X, Y), batch=200, key="the-days")
     numbered(stream, 500)
+
+
+@pytest.mark.parametrize("key", ["two\nlines", "\r", "\0", "\x7f", "Łódź", "日", "\ud800"])
+def test_a_key_that_no_header_can_hold_is_refused(service: Service, client, faults, key):
+    faulty, transport = faults
+    name = service.stream()
+    for each in (client, faulty):
+        with pytest.raises(InvalidArgument, match="key must have 1 to 200 characters of Latin-1") as refused:
+            each.stream(name).append((X, Y), key=key)
+        assert key not in str(refused.value)
+    assert posts(transport) == []
+    numbered(client.stream(name), 0)
+
+
+def test_a_key_may_have_accents(service: Service, client, faults):
+    """Whichever library sends it."""
+    faulty, _ = faults
+    name = service.stream()
+    for each in (client, faulty, client):
+        assert each.stream(name).append((X, Y), key="the days of the été").records == 500
+    numbered(client.stream(name), 500)
 
 
 def test_a_batch_that_is_too_large_is_split(service: Service, faults, encoding):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from perennial.journal import Journal
 
 LONGEST_KEY = 200
+_KEY = re.compile(rf"[\t -~\x80-\xff]{{1,{LONGEST_KEY}}}")  # all that a header of HTTP can hold
 NUMBERED_SECONDS = 30.0  # in which a batch that was accepted surely gets its numbers, unless a worker is away
 Progress = Callable[[int], object]
 _UNKNOWN = Schema()
@@ -59,8 +61,8 @@ def append(
     ahead: bool = False,
 ) -> Exchange[Appended]:
     """Append all records of `data`, batch by batch, none of them twice. The arguments are those of `Stream.append`."""
-    if key is not None and not 1 <= len(key) <= LONGEST_KEY:
-        raise InvalidArgument(f"key must have 1 to {LONGEST_KEY} characters")
+    if key is not None and _KEY.fullmatch(key) is None:
+        raise InvalidArgument(f"key must have 1 to {LONGEST_KEY} characters of Latin-1 that are no control characters")
     batch = None if batch is None else operator.index(batch)  # numpy's whole numbers too
     if batch is not None and batch < 1:
         raise InvalidArgument("batch must be at least 1")

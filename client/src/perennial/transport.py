@@ -161,7 +161,7 @@ def _built(http: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Re
         request.method,
         request.path,
         params=dict(request.query),
-        headers=dict(request.headers),
+        headers={name.encode(): value.encode("latin-1") for name, value in request.headers.items()},
         content=request.body,
         timeout=(CONNECT_SECONDS, request.seconds, request.seconds, request.seconds),  # to connect, read, write, wait
     )
