@@ -22,7 +22,8 @@ PATIENCE_SECONDS = 300.0  # of what goes on for long: appending, following
 CALL_PATIENCE_SECONDS = 30.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 10.0
 ANSWER_SECONDS = 60.0
-REMEMBERED_SECONDS = 23 * 3600.0  # the service remembers an Idempotency-Key for 24 hours; clocks may differ
+REMEMBERED_SECONDS = 24 * 3600.0  # for which the service remembers an Idempotency-Key
+CLOCK_ERROR_SECONDS = 3600.0  # by which a clock may have been put forward or back, or two clocks may differ
 
 _BUSY = frozenset({408, 429, 502, 503, 504})
 _NOTHING_WAS_DONE = frozenset({429})
@@ -93,7 +94,7 @@ def is_remembered(since: float) -> bool:
 
     The clock is the wall's: a computer's other clocks stop while it sleeps.
     """
-    return 0 <= time.time() - since < REMEMBERED_SECONDS
+    return -CLOCK_ERROR_SECONDS <= time.time() - since < REMEMBERED_SECONDS - CLOCK_ERROR_SECONDS
 
 
 def ask(
