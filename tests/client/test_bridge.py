@@ -262,6 +262,29 @@ def test_with_another_api_key_the_service_does_not_know_what_it_has(
     numbered(stream, 3)
 
 
+def test_messages_that_were_refused_are_sent_with_another_api_key(
+    service: Service, client, jetstream, bridge, key_file
+):
+    """Nothing of them is stored, so that nobody has to say whether they are."""
+    stream = client.stream(service.stream())
+    jetstream.publish(*records(0, 3))
+    key_file.write_text(service.key("read"))
+    assert bridge(stream.name) == 1
+    key_file.write_text(service.key("ingest"))
+    assert bridge(stream.name) == 0
+    numbered(stream, 3)
+    assert jetstream.unacknowledged() == 0
+
+
+def test_a_message_that_is_too_large_is_named_each_time(service: Service, jetstream, bridge, capsys):
+    widened = {"kind": "random_fourier", "features": 4096, "width": 1.0, "seed": 1}
+    stream = service.stream(features=1, feature_map=widened)  # a batch of it holds 8192 records
+    jetstream.publish(b"\n".join([b'{"x":[1],"y":1}'] * 8193))
+    for _ in range(2):
+        assert bridge(stream) == 1
+        assert "(too-large, 413)" in capsys.readouterr().err
+
+
 def test_a_batch_that_is_too_large_is_halved(service: Service, client, jetstream, bridge):
     """The service of the tests takes bodies of at most 1 MiB."""
     stream = client.stream(service.stream())

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from perennial.batches import Batch, cut, one_by_one, ready
 from perennial.data import blocks
-from perennial.errors import InvalidArgument, InvalidRecords, Problem
+from perennial.errors import InvalidArgument, InvalidRecords, Problem, Unreachable
 from perennial.exchange import (
     FIRST_PAUSE_SECONDS,
     PATIENCE_SECONDS,
@@ -22,6 +22,7 @@ from perennial.exchange import (
     Pause,
     Request,
     ask,
+    is_refusal,
     json_object,
     path_of,
 )
@@ -129,9 +130,9 @@ def _post_once(
     doubts = [] if journal.is_new(batch) else ["by an earlier call"]
     try:
         posted = yield from _post_batch(stream, batch, root, patience, doubts, may_split=False, since=since)
-    except Problem as refused:
-        if isinstance(refused, InvalidRecords) or (refused.slug == "too-large" and not doubts):
-            journal.withdraw(batch.first)  # so that a call with better records, or smaller batches, goes on
+    except (Problem, Unreachable) as error:
+        if is_refusal(error, doubts):
+            journal.withdraw(batch.first)  # so that a call on any day, with other records or smaller batches, goes on
         raise
     entry = posted or ""
     journal.end(batch, entry)

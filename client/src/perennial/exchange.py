@@ -9,12 +9,20 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from perennial.errors import Busy, PerennialError, UnknownServer, Unreachable, problem_of
+from perennial.errors import (
+    Busy,
+    InvalidRecords,
+    PerennialError,
+    Problem,
+    UnknownServer,
+    Unreachable,
+    problem_of,
+)
 
 Result = TypeVar("Result")
 
@@ -130,6 +138,16 @@ def ask(
         if "Idempotency-Key" in request.headers and not is_remembered(since):
             raise error
         paused, pause = paused + next_pause, min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def is_refusal(error: Problem | Unreachable, doubts: Sequence[str]) -> bool:
+    """Return whether the service surely stored nothing of a body that it answered so, or that never reached it.
+
+    doubts: as `ask` left them. A conflict says that the key was used before, perhaps for the same records.
+    """
+    if isinstance(error, InvalidRecords):
+        return True
+    return not doubts and not (isinstance(error, Problem) and error.slug == "idempotency-conflict")
 
 
 def _error(answer: Answer | NoAnswer | None, also: tuple[int, ...]) -> PerennialError | None:

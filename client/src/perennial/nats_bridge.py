@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from perennial import appending, operations
 from perennial.errors import Busy, InvalidRecords, PerennialError, Problem, Uncertain, Unreachable
-from perennial.exchange import is_remembered
+from perennial.exchange import is_refusal, is_remembered
 from perennial.extras import needs
 from perennial.nats_source import ANSWER_SECONDS, BUCKET, Options, Source, connected, source
 from perennial.transport import AsyncTransport
@@ -206,6 +206,9 @@ class Bridge:
                 continue
             except Problem as problem:
                 if problem.slug != "too-large" or len(messages) == 1 or doubts:
+                    if is_refusal(problem, doubts):
+                        await self._intend([])
+                        await self._return(messages)
                     raise
                 messages, rest = messages[: len(messages) // 2], messages[len(messages) // 2 :]
                 await self._intend(messages)
