@@ -133,7 +133,8 @@ def test_a_consumer_may_take_some_subjects_only(service: Service, client, jetstr
     stream = client.stream(service.stream())
     jetstream.publish(*records(0, 4), subject="rain")
     jetstream.publish(*records(4, 6), subject="snow")
-    assert bridge(stream.name, "--subject", f"{jetstream.name}.rain") == 0
+    for _ in range(2):
+        assert bridge(stream.name, "--subject", f"{jetstream.name}.rain") == 0
     numbered(stream, 4)
 
 
@@ -146,6 +147,21 @@ def test_a_bridge_that_is_killed_at_any_step_loses_and_doubles_nothing(service: 
     assert killed(stream.name, messages, "--batch", "3") > 16
     numbered(stream, 32)
     assert jetstream.unacknowledged() == 0
+
+
+@pytest.mark.parametrize("there", [[], ["rain"], ["rain", "hail"]])
+def test_a_subject_is_refused_where_the_consumer_is_there_and_takes_others(
+    service: Service, client, jetstream, bridge, capsys, there
+):
+    subjects = [f"{jetstream.name}.{each}" for each in there]
+    jetstream.consume(filter_subjects=subjects or None)
+    jetstream.publish(*records(0, 4), subject="rain")
+    stream = client.stream(service.stream())
+    assert bridge(stream.name, "--subject", f"{jetstream.name}.snow") == 1
+    assert f"does not filter by {jetstream.name}.snow: leave out --subject" in capsys.readouterr().err
+    numbered(stream, 0)
+    assert bridge(stream.name) == 0
+    numbered(stream, 4)
 
 
 @pytest.mark.slow

@@ -119,6 +119,12 @@ async def _consumer(stream: JetStreamContext, options: Options) -> ConsumerInfo:
             f"The consumer {options.consumer} must be a pull consumer with explicit acknowledgement and no limit of "
             "deliveries: choose a new name, and the bridge makes one."
         )
+    filters = has.filter_subjects or [has.filter_subject or ""]
+    if options.subject is not None and filters != [options.subject]:
+        raise PerennialError(
+            f"The consumer {options.consumer} is there already and does not filter by {options.subject}: leave out "
+            "--subject, or choose a new name, and the bridge makes one."
+        )
     return info
 
 
