@@ -112,9 +112,12 @@ class Bridge:
         """Read the last note, and write it again, so that a bridge that was here before notices."""
         from nats.js.errors import KeyNotFoundError
 
-        with suppress(KeyNotFoundError):
+        try:
             entry = await self._source.bucket.get(self._source.place)
-            self._note, self._revision = Note.decode(entry.value or b""), entry.revision or 0
+            self._note = Note.decode(entry.value or b"")
+        except KeyNotFoundError as missing:
+            entry = missing.entry  # of a note that people deleted; None: there never was one
+        self._revision = 0 if entry is None else entry.revision or 0
         if self._note.target != self._options.target:
             raise PerennialError(
                 f"The consumer {self._options.consumer} feeds the stream {self._note.target}: use another consumer."
