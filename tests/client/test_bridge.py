@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import nats
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
+from packaging.requirements import Requirement
 
 import perennial.__main__ as command
 from perennial import exchange, nats_bridge
@@ -327,6 +329,34 @@ def test_what_cannot_be_exact_is_refused(service: Service, jetstream, bridge, ca
         more = []
     assert bridge(service.stream(), *more) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--jetstream", "a.b"], "--jetstream: a name of NATS has no blanks"),
+        (["--jetstream", ""], "--jetstream: a name of NATS has no blanks"),
+        (["--consumer", "a b"], "--consumer: a name of NATS has no blanks"),
+        (["--consumer", "a/b"], "--consumer: a name of NATS has no blanks"),
+        (["--subject", "a b"], "--subject: a subject of NATS is words between dots"),
+        (["--subject", "a..b"], "--subject: a subject of NATS is words between dots"),
+    ],
+)
+def test_names_that_nats_does_not_take_are_refused_at_once(arguments, capsys, more, message):
+    with pytest.raises(SystemExit):
+        command.main(arguments("days", *more))
+    assert message in capsys.readouterr().err
+
+
+def test_credentials_need_a_package_that_the_extra_brings(service: Service, bridge, capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    assert bridge(service.stream(), "--credentials", str(tmp_path / "user.creds")) == 1
+    assert (
+        "This needs the package nkeys: install it, or perennial-client with the extra [nats]."
+        in capsys.readouterr().err
+    )
+    brought = [Requirement(each) for each in metadata.requires("perennial-client")]
+    assert {"nkeys"} in [each.extras for each in brought if each.name == "nats-py"]
 
 
 def test_dead_letters_do_not_come_back(service: Service, jetstream, bridge, capsys):

@@ -7,10 +7,12 @@ import json
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perennial.errors import PerennialError
+from perennial.extras import needs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -63,6 +65,10 @@ class Source:
 async def connected(options: Options) -> AsyncIterator[Client]:
     """Connect to NATS. A connection that is lost stays so: then all begins anew, as after any interruption."""
     import nats
+
+    if options.credentials is not None:
+        with needs("nats"):
+            import_module("nkeys")  # with which nats signs
 
     async def quiet(_: Exception) -> None:
         """Calls raise what matters."""
