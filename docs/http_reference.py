@@ -32,6 +32,7 @@ _PARTS = (
 )
 _EVERYWHERE = {"401", "403", "429", "503"}
 _KNOWN = {"404", "413", "415", "422"}
+_NAMED_IN_THE_HEAD = "The database is away; or: "
 _FEWEST_SHARED_FIELDS = 3
 _PAGING = ({"maximum": 1000, "minimum": 1, "default": 100}, "`id` or `version` of the last item of the page before")
 
@@ -114,7 +115,9 @@ def _operation(name: str, operation: dict[str, Any], scope: str | None) -> str:
             meaning = "" if answer["description"] == "Successful Response" else f"({answer['description'].rstrip('.')})"
             calls.append(" ".join(filter(None, [status, meaning, _content(answer)])))
     calls += [
-        f"{status} ({answer['description']})" for status, answer in answers if _is_problem(status, answer, operation)
+        f"{status} ({answer['description'].removeprefix(_NAMED_IN_THE_HEAD)})"
+        for status, answer in answers
+        if _is_problem(status, answer, operation)
     ]
     lines.append(f"- {'; '.join(calls)}.")
     return f"\n### {name}\n\n{operation['description']} {needs}\n\n" + "\n".join(lines) + "\n"

@@ -89,24 +89,27 @@ OVER_BOUND = Counter(
 FIT = SteppedHistogram(
     "perennial_fit_duration_seconds",
     "Time to fit all that is due at once and draw its noise, rounded up to the next bucket",
-    ["publication"],
+    ["publication", "stream"],
     registry=WORKER,
     buckets=STEPS_SECONDS,
 )
 PUBLISH = SteppedHistogram(
     "perennial_publish_duration_seconds",
     "Time to charge and release what was fitted, in one transaction, rounded up to the next bucket",
-    ["publication"],
+    ["publication", "stream"],
     registry=WORKER,
     buckets=STEPS_SECONDS,
 )
 FAILURES = Counter(
-    "perennial_publish_failures", "Fits that failed unexpectedly and are tried again", ["publication"], registry=WORKER
+    "perennial_publish_failures",
+    "Fits that failed unexpectedly and are tried again",
+    ["publication", "stream"],
+    registry=WORKER,
 )
 DEATHS = Counter(
     "perennial_fit_deaths",
     "Processes of fits that were killed or failed; after the second one at a step its publication halts",
-    ["publication"],
+    ["publication", "stream"],
     registry=WORKER,
 )
 VIOLATIONS = Gauge(
@@ -120,25 +123,26 @@ VIOLATIONS = Gauge(
 _BY_PUBLICATION = (FIT, PUBLISH, FAILURES, DEATHS)
 
 
-def begin(publication: str) -> None:
-    """Begin to count a publication's failures, before any other metric of it.
+def begin(publication: str, stream: str) -> None:
+    """Begin to count the failures of a stream's publication, before any other metric of it.
 
     Prometheus sees no increase of a counter that begins above 0.
     """
-    FAILURES.labels(publication)
-    DEATHS.labels(publication)
+    FAILURES.labels(publication, stream)
+    DEATHS.labels(publication, stream)
 
 
-def timed_publications() -> set[str]:
-    """Return the names of the publications that this worker has metrics of."""
-    return {sample.labels["publication"] for family in FAILURES.collect() for sample in family.samples}
+def timed_publications() -> set[tuple[str, str]]:
+    """Return the publications that this worker has metrics of, each by its name and its stream's."""
+    samples = (sample.labels for family in FAILURES.collect() for sample in family.samples)
+    return {(labels["publication"], labels["stream"]) for labels in samples}
 
 
-def forget_publications(names: Iterable[str]) -> None:
+def forget_publications(ended: Iterable[tuple[str, str]]) -> None:
     """Drop this worker's metrics of these publications: those that ended would be told for as long as it lives."""
-    for name in names:
+    for publication, stream in ended:
         for each in _BY_PUBLICATION:
-            each.remove(name)
+            each.remove(publication, stream)
 
 
 class State(Collector):

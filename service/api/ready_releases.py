@@ -83,9 +83,10 @@ def _release(
     version = int(number) if number else newest and newest.latest
     if newest is None or version is None or version > (newest.latest or 0):
         return None
-    if unchanged(representation.tag(version), tag):
-        return Ready(304, head_of(publication, version, representation, None, by_number=bool(number)), b"")
+    of = publication, newest.promise, version, representation
+    if unchanged(representation.tag(newest.promise, version), tag):
+        return Ready(304, head_of(*of, None, by_number=bool(number)), b"")
     body = shared.rendered.get((newest.promise, version, representation.name))
     if body is None:
         return None
-    return Ready(200, head_of(publication, version, representation, len(body), by_number=bool(number)), body)
+    return Ready(200, head_of(*of, len(body), by_number=bool(number)), body)

@@ -272,9 +272,10 @@ def runs(connection: Connection, identity: int) -> bool:
     return bool(connection.scalar(query))
 
 
-def running_names(connection: Connection) -> set[str]:
-    """Return the names of all running publications."""
-    return set(connection.scalars(select(publications.c.name).where(publications.c.state == "running")))
+def running_names(connection: Connection) -> set[tuple[str, str]]:
+    """Return all running publications, each by its name and its stream's."""
+    query = select(publications.c.name, streams.c.name).join(streams, streams.c.id == publications.c.stream_id)
+    return {(row[0], row[1]) for row in connection.execute(query.where(publications.c.state == "running"))}
 
 
 class Seen(NamedTuple):

@@ -60,7 +60,7 @@ class Audit:
         self._unsettled: set[int] = set()  # streams of which that was not so at the last look
         self._digest: tuple[int, int | None] | None = None  # of all streams at the last look
         self._full_look_at = 0.0
-        self._ended: set[str] = set()  # publications that had ended, with metrics, at the last look
+        self._ended: set[tuple[str, str]] = set()  # publications that had ended, with metrics, at the last look
 
     def run(self, stop: threading.Event) -> None:
         """Until told to stop; what is away is waited for."""

@@ -160,7 +160,7 @@ class Publisher:
 
     def _guard(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
         """Publish what is due of one publication, whose trouble must not stop the others."""
-        metrics.begin(publication.name)
+        metrics.begin(publication.name, publication.stream)
         try:
             self._publish_due(lease, publication, stop)
         except LeaseLost:
@@ -187,7 +187,7 @@ class Publisher:
             self._again_later(publication)
 
     def _again_later(self, publication: DueStep) -> None:
-        metrics.FAILURES.labels(publication.name).inc()
+        metrics.FAILURES.labels(publication.name, publication.stream).inc()
         self._not_before[publication.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
 
     def _publish_due(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
@@ -302,9 +302,9 @@ class Publisher:
             what = "parked"
             self._ticker.park(moved, fitted - began)
         else:
-            metrics.FIT.labels(publication.name).observe(fitted - began)
+            metrics.FIT.labels(publication.name, turn.stream.name).observe(fitted - began)
             what = "labels_awaited" if step.awaits else "released" if step.releases else "counted_in"
-            metrics.PUBLISH.labels(publication.name).observe(done - fitted)
+            metrics.PUBLISH.labels(publication.name, turn.stream.name).observe(done - fitted)
             self._confirmer.soon(publication.stream_id)
         _log.info(
             what,
@@ -337,7 +337,7 @@ class Publisher:
             how = ""
             if isinstance(error, FitDied):
                 how = f". The last one: {error}"
-                metrics.DEATHS.labels(publication.name).inc()
+                metrics.DEATHS.labels(publication.name, turn.stream.name).inc()
             desk.owed[publication.promise], self._unnoted = at, 0.0
             self._note(lease, turn, at, how)  # before anything is tried again; if it can't be, it stays owed
             del desk.owed[publication.promise]

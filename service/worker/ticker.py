@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -125,17 +125,19 @@ class Ticker:
             left = parked.with_due(connection, streams)
         if done:
             self._confirmer.soon(*{each.stream_id for each in done})
-        self._tell(done, time.perf_counter() - began)
+        names = {ledger.stream.id: ledger.stream.name for ledger, _ in opened}
+        self._tell(done, names, time.perf_counter() - began)
         return done, left
 
-    def _tell(self, done: Sequence[Publication], seconds: float) -> None:
-        """Say what was published."""
+    def _tell(self, done: Sequence[Publication], streams: Mapping[int, str], seconds: float) -> None:
+        """Say what was published. streams: their names by their ids."""
         for publication in done:
-            metrics.begin(publication.name)
-            metrics.PUBLISH.labels(publication.name).observe(seconds / len(done))
+            names = publication.name, streams[publication.stream_id]
+            metrics.begin(*names)
+            metrics.PUBLISH.labels(*names).observe(seconds / len(done))
             at = publication.promise, publication.position, publication.version
             if (took := self._fits.pop(at, None)) is not None:
-                metrics.FIT.labels(publication.name).observe(took)
+                metrics.FIT.labels(*names).observe(took)
             _log.info(
                 "released",
                 publication=publication.name,

@@ -114,3 +114,24 @@ def test_it_got_past_the_door():
     assert {"GET /v1/streams", "GET /v1/publications"} < {
         call for call, statuses in STATUSES.items() if 200 in statuses
     }
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("get", "/v1/publications/{publication}/label-requests"),
+        ("post", "/v1/publications/{publication}/queries"),
+        ("get", "/v1/streams/{stream}/units/{unit}"),
+        ("delete", "/v1/streams/{stream}/units/{unit}"),
+    ],
+)
+def test_calls_that_read_records_say_that_these_may_be_away(call):
+    method, path = call
+    described = document()["paths"][path][method]["responses"]["503"]["description"]
+    assert described.startswith("The database is away; or: ")
+    assert described.endswith("The records can't be read here")
+
+
+def test_a_stream_that_a_key_may_not_make_is_not_there():
+    answers = document()["paths"]["/v1/streams"]["post"]["responses"]
+    assert "404" in answers

@@ -172,3 +172,21 @@ def test_a_name_is_looked_up_by_an_index(service: Service):
         ).scalars()
         assert "publications_name_id_idx" in "\n".join(plan)
     database.close()
+
+
+def test_a_tag_of_a_release_is_of_one_publication_alone(service: Service):
+    """A browser in which another key has signed in asks with the tags of what it was given before."""
+    streams = [service.stream(), service.stream()]
+    name = service.publish(streams[0], WINDOW)
+    ok(make(limited(service, streams[1]), streams[1], name), 201)
+    clients = [limited(service, each, scope="read") for each in streams]
+    for stream, client in zip(streams, clients, strict=True):
+        service.post(stream, [[1, 2]] * 5, [0, 1, 0, 1, 0])
+        ok(client.get(f"/v1/publications/{name}/releases/latest", headers={"Prefer": "wait=60"}))
+    for which in ("latest", "1"):
+        path = f"/v1/publications/{name}/releases/{which}"
+        tags = [client.get(path).headers["etag"] for client in clients]
+        for client, mine, other in ((clients[0], *tags), (clients[1], *reversed(tags))):
+            for tag, status in ((mine, 304), (other, 200), ('"1.json.1"', 304)):
+                answers = [client.get(path, headers={"If-None-Match": tag}) for _ in range(2)]  # the second from memory
+                assert [(each.status_code, each.headers["etag"]) for each in answers] == [(status, mine)] * 2

@@ -216,7 +216,7 @@ def test_a_histogram_is_a_release_like_any_other(service: Service):
     path = f"/v1/publications/{publication}"
     ask(service, publication, {"categories": [2]})
     release = service.client().get(f"{path}/releases/latest", headers={"Accept": "application/vnd.safetensors"})
-    assert release.headers["ETag"] == '"1.safetensors.1"'
+    assert release.headers["ETag"].startswith('"1.safetensors.1.')
     weights = load(release.content)["weights"]
     assert weights.shape == (1, CATEGORIES)
     assert weights[0, 2] > 0.5

@@ -350,24 +350,3 @@ class TestWhoMay:
         page.goto(f"/dashboard/publications/{publication}/label")
         expect(page.locator("#trouble")).to_contain_text("This key may not label")
         expect(page.locator("#work")).to_be_hidden()
-
-
-def test_links_to_label_carry_their_stream_so_that_another_one_of_the_name_is_noticed(service: Service, page: Page):
-    older, name = asking(service)
-    newer = unlabelled(service, features=12, budget=BUDGET)
-    publication = ok(service.client().get(f"/v1/publications/{name}"))
-    body = {key: publication[key] for key in ("name", "mechanism", "learner", "privacy")} | {"stream": newer}
-    ok(service.client(service.key("admin", streams=[newer])).post("/v1/publications", json=body), 201)
-    post(service, newer, np.ones((4, 12)))
-    sign_in(page, service.key("read", "label", streams=[older, newer]))
-    activate(page.get_by_role("article", name=newer).get_by_role("link", name="to label"))
-    expect(page.locator("#trouble")).to_contain_text(f"This is the publication of stream {older}")
-    activate(page.locator("#crumb").get_by_role("link", name=name))
-    expect(page).to_have_url(re.compile(rf"/publications/{name}\?stream={older}$"))
-    activate(page.get_by_role("link", name="Label records"))
-    expect(page).to_have_url(re.compile(rf"/publications/{name}/label\?stream={older}$"))
-    shown(page)
-    expect(page.locator("#trouble")).to_be_empty()
-    activate(page.locator("#crumb").get_by_role("link", name=name))
-    expect(page.locator("#plan")).to_contain_text("as likely as before")
-    expect(page.locator("#trouble")).not_to_contain_text("This is the publication of stream")

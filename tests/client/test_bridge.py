@@ -3,16 +3,19 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import nats
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
+from packaging.requirements import Requirement
 
 import perennial.__main__ as command
 from perennial import exchange, nats_bridge
@@ -133,7 +136,8 @@ def test_a_consumer_may_take_some_subjects_only(service: Service, client, jetstr
     stream = client.stream(service.stream())
     jetstream.publish(*records(0, 4), subject="rain")
     jetstream.publish(*records(4, 6), subject="snow")
-    assert bridge(stream.name, "--subject", f"{jetstream.name}.rain") == 0
+    for _ in range(2):
+        assert bridge(stream.name, "--subject", f"{jetstream.name}.rain") == 0
     numbered(stream, 4)
 
 
@@ -146,6 +150,21 @@ def test_a_bridge_that_is_killed_at_any_step_loses_and_doubles_nothing(service: 
     assert killed(stream.name, messages, "--batch", "3") > 16
     numbered(stream, 32)
     assert jetstream.unacknowledged() == 0
+
+
+@pytest.mark.parametrize("there", [[], ["rain"], ["rain", "hail"]])
+def test_a_subject_is_refused_where_the_consumer_is_there_and_takes_others(
+    service: Service, client, jetstream, bridge, capsys, there
+):
+    subjects = [f"{jetstream.name}.{each}" for each in there]
+    jetstream.consume(filter_subjects=subjects or None)
+    jetstream.publish(*records(0, 4), subject="rain")
+    stream = client.stream(service.stream())
+    assert bridge(stream.name, "--subject", f"{jetstream.name}.snow") == 1
+    assert f"does not filter by {jetstream.name}.snow: leave out --subject" in capsys.readouterr().err
+    numbered(stream, 0)
+    assert bridge(stream.name) == 0
+    numbered(stream, 4)
 
 
 @pytest.mark.slow
@@ -262,6 +281,29 @@ def test_with_another_api_key_the_service_does_not_know_what_it_has(
     numbered(stream, 3)
 
 
+def test_messages_that_were_refused_are_sent_with_another_api_key(
+    service: Service, client, jetstream, bridge, key_file
+):
+    """Nothing of them is stored, so that nobody has to say whether they are."""
+    stream = client.stream(service.stream())
+    jetstream.publish(*records(0, 3))
+    key_file.write_text(service.key("read"))
+    assert bridge(stream.name) == 1
+    key_file.write_text(service.key("ingest"))
+    assert bridge(stream.name) == 0
+    numbered(stream, 3)
+    assert jetstream.unacknowledged() == 0
+
+
+def test_a_message_that_is_too_large_is_named_each_time(service: Service, jetstream, bridge, capsys):
+    widened = {"kind": "random_fourier", "features": 4096, "width": 1.0, "seed": 1}
+    stream = service.stream(features=1, feature_map=widened)  # a batch of it holds 8192 records
+    jetstream.publish(b"\n".join([b'{"x":[1],"y":1}'] * 8193))
+    for _ in range(2):
+        assert bridge(stream) == 1
+        assert "(too-large, 413)" in capsys.readouterr().err
+
+
 def test_a_batch_that_is_too_large_is_halved(service: Service, client, jetstream, bridge):
     """The service of the tests takes bodies of at most 1 MiB."""
     stream = client.stream(service.stream())
@@ -289,6 +331,34 @@ def test_what_cannot_be_exact_is_refused(service: Service, jetstream, bridge, ca
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--jetstream", "a.b"], "--jetstream: a name of NATS has no blanks"),
+        (["--jetstream", ""], "--jetstream: a name of NATS has no blanks"),
+        (["--consumer", "a b"], "--consumer: a name of NATS has no blanks"),
+        (["--consumer", "a/b"], "--consumer: a name of NATS has no blanks"),
+        (["--subject", "a b"], "--subject: a subject of NATS is words between dots"),
+        (["--subject", "a..b"], "--subject: a subject of NATS is words between dots"),
+    ],
+)
+def test_names_that_nats_does_not_take_are_refused_at_once(arguments, capsys, more, message):
+    with pytest.raises(SystemExit):
+        command.main(arguments("days", *more))
+    assert message in capsys.readouterr().err
+
+
+def test_credentials_need_a_package_that_the_extra_brings(service: Service, bridge, capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    assert bridge(service.stream(), "--credentials", str(tmp_path / "user.creds")) == 1
+    assert (
+        "This needs the package nkeys: install it, or perennial-client with the extra [nats]."
+        in capsys.readouterr().err
+    )
+    brought = [Requirement(each) for each in metadata.requires("perennial-client")]
+    assert {"nkeys"} in [each.extras for each in brought if each.name == "nats-py"]
+
+
 def test_dead_letters_do_not_come_back(service: Service, jetstream, bridge, capsys):
     assert bridge(service.stream(), "--dead-letters", f"{jetstream.name}.dead") == 1
     assert f"A JetStream stream other than {jetstream.name} must take" in capsys.readouterr().err
@@ -309,5 +379,15 @@ def test_a_consumer_that_was_made_again_is_noticed(service: Service, client, jet
     assert bridge(stream.name) == 0
     jetstream.ask(lambda ask: ask.delete_consumer(jetstream.name, "perennial"))
     assert bridge(stream.name) == 1
-    assert "was deleted and made again" in capsys.readouterr().err
+    refusal = capsys.readouterr().err
+    assert "was deleted and made again" in refusal
     numbered(stream, 3)
+    place = re.search(r"delete the key (\w+) of the bucket perennial-bridge", refusal)[1]
+
+    async def delete_note(ask) -> None:
+        await (await ask.key_value("perennial-bridge")).delete(place)
+
+    jetstream.ask(delete_note)
+    assert bridge(stream.name) == 0
+    assert jetstream.unacknowledged() == 0
+    numbered(stream, 3)  # the service remembers the batch

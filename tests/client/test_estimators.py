@@ -97,7 +97,23 @@ def test_a_score_takes_names_of_classes():
     names = np.array(["dry", "rain"])[y]
     right = estimator.score(x, y)
     assert 0 < right < 1
-    for labels in (names, names.tolist(), names.astype(object), pd.Series(names), pd.Series(names, dtype="category")):
+    series = pd.Series(names)
+    for labels in (names, names.tolist(), names.astype(object), series, series.astype("category"), series.to_frame()):
         assert estimator.score(x, labels) == right
     with pytest.raises(ValueError, match="y: row 1, counted from 0, is no class"):
         estimator.score(x[:2], ["dry", "snow"])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["dry", None], dtype=object),
+        pd.Series(["dry", None], dtype="string"),
+        pd.Series(["dry", float("nan")]),
+        pd.Series(["dry", None], dtype="category"),
+    ],
+)
+def test_a_score_refuses_labels_that_are_missing(labels):
+    estimator = model("logistic", 2, named=True).to_sklearn()
+    with pytest.raises(ValueError, match="y: row 1, counted from 0, is no class"):
+        estimator.score(np.zeros((2, 2)), labels)

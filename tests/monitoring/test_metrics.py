@@ -1,5 +1,6 @@
 """Metrics are compared with what the service knows otherwise."""
 
+import itertools
 import re
 import socket
 import threading
@@ -17,7 +18,7 @@ from service.settings import Settings
 from service.store import publications, streams
 from service.store.database import Database
 from tests.api.test_labels import give, next_request, post, publish, unlabelled
-from tests.conftest import ADMIN_KEY, HANG_SECONDS, Service, World, ok, serving, unique, wait_until
+from tests.conftest import ADMIN_KEY, HANG_SECONDS, Service, World, ok, publication, serving, unique, wait_until
 from tests.monitoring.expositions import look
 from tests.ports import free_port
 
@@ -116,12 +117,15 @@ def test_nothing_tells_how_many_labels_people_are_asked_for(service: Service):
 
 
 def test_fits_are_timed_by_the_worker(service: Service):
-    stream = service.stream()
-    name = service.publish(stream, ONE_BY_ONE)
-    service.post(stream, **FIVE)
-    service.reaches(name, time=5)
-    labels = f'publication="{name}"'
-    for what in ("fit", "publish"):
+    """For each stream: another one may have a publication of that name. One of both waits for its ticks."""
+    both = [service.stream(), service.stream()]
+    name = unique("timed")
+    for stream, publish_delay in zip(both, (0, 1), strict=True):
+        body = publication(stream, ONE_BY_ONE) | {"name": name, "publish_delay": publish_delay}
+        ok(service.client(service.key("admin", streams=[stream])).post("/v1/publications", json=body), 201)
+        service.post(stream, **FIVE)
+    for what, stream in itertools.product(("fit", "publish"), both):
+        labels = f'publication="{name}",stream="{stream}"'
         count = f"perennial_{what}_duration_seconds_count{{{labels}}} 1.0\n"
         wait_until(lambda count=count: count in metrics.exposition(metrics.WORKER).decode())
         total = re.search(
@@ -137,7 +141,7 @@ def test_what_a_worker_tells_of_a_fit_of_20_ms_it_tells_of_one_of_300_ms(histogr
     def buckets(*seconds: float) -> list[str]:
         name = unique("timed")
         for each in seconds:
-            histogram.labels(name).observe(each)
+            histogram.labels(name, "s").observe(each)
         lines = metrics.exposition(metrics.WORKER).decode().splitlines()
         return [line.replace(name, "timed") for line in lines if f'"{name}"' in line]
 
@@ -197,7 +201,7 @@ class TestWorkerBesideIt:
             yield url
 
     def test_its_metrics_are_told_too_as_long_as_it_lives(self, url):
-        metrics.FAILURES.labels("a-publication").inc(0)
+        metrics.FAILURES.labels("a-publication", "s").inc(0)
         for predecessor_killed in (False, True):
             if predecessor_killed:
                 with socket.socket(socket.AF_UNIX) as left:

@@ -229,20 +229,22 @@ def test_invariants_are_asked_of_one_moment(bench: Bench, monkeypatch):
 def test_what_a_worker_timed_goes_with_its_publication(bench: Bench):
     """At the second look that finds it ended: Prometheus is to read the last times first."""
     with bench.database.transaction() as connection:
-        name = publications.get(connection, bench.identity).name
+        entry = open_entry(connection, publications.get(connection, bench.identity))
+    mine = name, stream = entry.publication.name, entry.stream.name
     looks = audit(bench)
-    metrics.FIT.labels(name).observe(1.0)
-    metrics.FAILURES.labels(name).inc()
+    for each in (mine, (name, "another-stream")):
+        metrics.FIT.labels(*each).observe(1.0)
+        metrics.FAILURES.labels(*each).inc()
     for _ in range(2):
         looks.forget_ended()
-    assert name in metrics.timed_publications()
+    assert {each for each in metrics.timed_publications() if each[0] == name} == {mine}
     with bench.database.transaction() as connection:
         open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
     looks.forget_ended()
-    assert name in metrics.timed_publications()
+    assert mine in metrics.timed_publications()
     looks.forget_ended()
-    assert name not in metrics.timed_publications()
-    assert f'"{name}"' not in metrics.exposition(metrics.WORKER).decode()
+    assert mine not in metrics.timed_publications()
+    assert f'publication="{name}",stream="{stream}"' not in metrics.exposition(metrics.WORKER).decode()
 
 
 def test_a_publication_that_is_not_as_it_was_left_is_not_added_to(bench: Bench, owner):

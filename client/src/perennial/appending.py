@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from urllib.parse import quote
 
 from perennial.batches import Batch, cut, one_by_one, ready
 from perennial.data import blocks
-from perennial.errors import InvalidArgument, InvalidRecords, Problem
+from perennial.errors import InvalidArgument, InvalidRecords, Problem, Unreachable
 from perennial.exchange import (
     FIRST_PAUSE_SECONDS,
     PATIENCE_SECONDS,
@@ -21,6 +22,7 @@ from perennial.exchange import (
     Pause,
     Request,
     ask,
+    is_refusal,
     json_object,
     path_of,
 )
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from perennial.journal import Journal
 
 LONGEST_KEY = 200
+_KEY = re.compile(rf"[\t -~\x80-\xff]{{1,{LONGEST_KEY}}}")  # all that a header of HTTP can hold
 NUMBERED_SECONDS = 30.0  # in which a batch that was accepted surely gets its numbers, unless a worker is away
 Progress = Callable[[int], object]
 _UNKNOWN = Schema()
@@ -59,8 +62,8 @@ def append(
     ahead: bool = False,
 ) -> Exchange[Appended]:
     """Append all records of `data`, batch by batch, none of them twice. The arguments are those of `Stream.append`."""
-    if key is not None and not (1 <= len(key) <= LONGEST_KEY and _fits_a_header(key)):
-        raise InvalidArgument(f"key must have 1 to {LONGEST_KEY} characters of Latin-1 that can be printed")
+    if key is not None and _KEY.fullmatch(key) is None:
+        raise InvalidArgument(f"key must have 1 to {LONGEST_KEY} characters of Latin-1 that are no control characters")
     batch = None if batch is None else operator.index(batch)  # numpy's whole numbers too
     if batch is not None and batch < 1:
         raise InvalidArgument("batch must be at least 1")
@@ -91,13 +94,6 @@ def append(
         error.add_note(f"{records} records in {len(entries)} batches were accepted before this.")
         raise
     return Appended(records=records, entries=tuple(entries))
-
-
-def _fits_a_header(key: str) -> bool:
-    try:
-        return key.isprintable() and bool(key.encode("latin-1"))
-    except UnicodeEncodeError:
-        return False
 
 
 def _has_newest(stream: str, journal: Journal) -> Exchange[bool]:
@@ -134,9 +130,9 @@ def _post_once(
     doubts = [] if journal.is_new(batch) else ["by an earlier call"]
     try:
         posted = yield from _post_batch(stream, batch, root, patience, doubts, may_split=False, since=since)
-    except Problem as refused:
-        if isinstance(refused, InvalidRecords) or (refused.slug == "too-large" and not doubts):
-            journal.withdraw(batch.first)  # so that a call with better records, or smaller batches, goes on
+    except (Problem, Unreachable) as error:
+        if is_refusal(error, doubts):
+            journal.withdraw(batch.first)  # so that a call on any day, with other records or smaller batches, goes on
         raise
     entry = posted or ""
     journal.end(batch, entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from perennial.loading import positive
@@ -15,11 +16,17 @@ DESCRIPTION = (
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    command.add_argument("--jetstream", metavar="NAME", required=True, help="the JetStream stream")
+    command.add_argument("--jetstream", metavar="NAME", type=_name, required=True, help="the JetStream stream")
     command.add_argument(
-        "--consumer", metavar="NAME", default="perennial", help="durable, made if there is none; default: %(default)s"
+        "--consumer",
+        metavar="NAME",
+        type=_name,
+        default="perennial",
+        help="durable, made if there is none; default: %(default)s",
     )
-    command.add_argument("--subject", help="that a new consumer filters by; default: all of the JetStream stream")
+    command.add_argument(
+        "--subject", type=_subject, help="that a new consumer filters by; default: all of the JetStream stream"
+    )
     command.add_argument(
         "--server",
         metavar="URL",
@@ -66,3 +73,17 @@ def run(key: str, arguments: argparse.Namespace) -> None:
     )
     sent = asyncio.run(nats_bridge.run(arguments.url, key, options))
     print(f"{arguments.jetstream}: {sent} messages stored")  # noqa: T201 - a command's answer
+
+
+def _name(text: str) -> str:
+    """Return a name that NATS takes for a stream or a consumer."""
+    if not text or re.search(r"[\s.*>/\\]", text):
+        raise argparse.ArgumentTypeError("a name of NATS has no blanks and none of . * > / \\")
+    return text
+
+
+def _subject(text: str) -> str:
+    """Return a subject that NATS takes."""
+    if not all(text.split(".")) or re.search(r"\s", text):
+        raise argparse.ArgumentTypeError("a subject of NATS is words between dots, without blanks")
+    return text

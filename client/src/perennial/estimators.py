@@ -74,7 +74,7 @@ class PrivateClassifier(ClassifierMixin, _Frozen):  # type: ignore[misc] # sciki
         """Return the share of records that are predicted right. y: classes 0, 1, …, or their names."""
         classes = np.asarray(y)
         if self.model.class_names and any(isinstance(each, str) for each in classes.flat):
-            classes = self.model.names.numbers(classes, "y")
+            classes = self.model.names.numbers(classes.ravel(), "y")
         return float(super().score(X, classes, sample_weight))
 
     def decision_function(self, X: Any) -> Floats:  # noqa: N803

@@ -9,12 +9,20 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from perennial.errors import Busy, PerennialError, UnknownServer, Unreachable, problem_of
+from perennial.errors import (
+    Busy,
+    InvalidRecords,
+    PerennialError,
+    Problem,
+    UnknownServer,
+    Unreachable,
+    problem_of,
+)
 
 Result = TypeVar("Result")
 
@@ -22,7 +30,8 @@ PATIENCE_SECONDS = 300.0  # of what goes on for long: appending, following
 CALL_PATIENCE_SECONDS = 30.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 10.0
 ANSWER_SECONDS = 60.0
-REMEMBERED_SECONDS = 23 * 3600.0  # the service remembers an Idempotency-Key for 24 hours; clocks may differ
+REMEMBERED_SECONDS = 24 * 3600.0  # for which the service remembers an Idempotency-Key
+CLOCK_ERROR_SECONDS = 3600.0  # by which a clock may have been put forward or back, or two clocks may differ
 
 _BUSY = frozenset({408, 429, 502, 503, 504})
 _NOTHING_WAS_DONE = frozenset({429})
@@ -93,7 +102,7 @@ def is_remembered(since: float) -> bool:
 
     The clock is the wall's: a computer's other clocks stop while it sleeps.
     """
-    return 0 <= time.time() - since < REMEMBERED_SECONDS
+    return -CLOCK_ERROR_SECONDS <= time.time() - since < REMEMBERED_SECONDS - CLOCK_ERROR_SECONDS
 
 
 def ask(
@@ -129,6 +138,16 @@ def ask(
         if "Idempotency-Key" in request.headers and not is_remembered(since):
             raise error
         paused, pause = paused + next_pause, min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def is_refusal(error: Problem | Unreachable, doubts: Sequence[str]) -> bool:
+    """Return whether the service surely stored nothing of a body that it answered so, or that never reached it.
+
+    doubts: as `ask` left them. A conflict says that the key was used before, perhaps for the same records.
+    """
+    if isinstance(error, InvalidRecords):
+        return True
+    return not doubts and not (isinstance(error, Problem) and error.slug == "idempotency-conflict")
 
 
 def _error(answer: Answer | NoAnswer | None, also: tuple[int, ...]) -> PerennialError | None:

@@ -70,10 +70,10 @@ class Names:
     def numbers(self, labels: NDArray[Any], place: str) -> NDArray[np.int64]:
         """Return texts as numbers of classes. A text is a name; where no name looks like a number, it may be a number.
 
-        Raises InvalidRow where one is neither.
+        Raises InvalidRow where one is neither, or is missing.
         """
         texts = labels.tolist()
-        known = {text: self._number(text) for text in set(texts)}
+        known = {text: self._number(text) if isinstance(text, str) else -1 for text in set(texts)}
         numbers = np.array([known[text] for text in texts], dtype=np.int64)
         if len(unknown := np.flatnonzero(numbers < 0)):
             raise InvalidRow(place, int(unknown[0]), f"is no class: the classes are {_listed(self.classes)}.")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from perennial import appending, operations
 from perennial.errors import Busy, InvalidRecords, PerennialError, Problem, Uncertain, Unreachable
-from perennial.exchange import is_remembered
+from perennial.exchange import is_refusal, is_remembered
 from perennial.extras import needs
 from perennial.nats_source import ANSWER_SECONDS, BUCKET, Options, Source, connected, source
 from perennial.transport import AsyncTransport
@@ -112,9 +112,12 @@ class Bridge:
         """Read the last note, and write it again, so that a bridge that was here before notices."""
         from nats.js.errors import KeyNotFoundError
 
-        with suppress(KeyNotFoundError):
+        try:
             entry = await self._source.bucket.get(self._source.place)
-            self._note, self._revision = Note.decode(entry.value or b""), entry.revision or 0
+            self._note = Note.decode(entry.value or b"")
+        except KeyNotFoundError as missing:
+            entry = missing.entry  # of a note that people deleted; None: there never was one
+        self._revision = 0 if entry is None else entry.revision or 0
         if self._note.target != self._options.target:
             raise PerennialError(
                 f"The consumer {self._options.consumer} feeds the stream {self._note.target}: use another consumer."
@@ -206,6 +209,9 @@ class Bridge:
                 continue
             except Problem as problem:
                 if problem.slug != "too-large" or len(messages) == 1 or doubts:
+                    if is_refusal(problem, doubts):
+                        await self._intend([])
+                        await self._return(messages)
                     raise
                 messages, rest = messages[: len(messages) // 2], messages[len(messages) // 2 :]
                 await self._intend(messages)

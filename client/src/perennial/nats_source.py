@@ -7,10 +7,12 @@ import json
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perennial.errors import PerennialError
+from perennial.extras import needs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -63,6 +65,10 @@ class Source:
 async def connected(options: Options) -> AsyncIterator[Client]:
     """Connect to NATS. A connection that is lost stays so: then all begins anew, as after any interruption."""
     import nats
+
+    if options.credentials is not None:
+        with needs("nats"):
+            import_module("nkeys")  # with which nats signs
 
     async def quiet(_: Exception) -> None:
         """Calls raise what matters."""
@@ -118,6 +124,12 @@ async def _consumer(stream: JetStreamContext, options: Options) -> ConsumerInfo:
         raise PerennialError(
             f"The consumer {options.consumer} must be a pull consumer with explicit acknowledgement and no limit of "
             "deliveries: choose a new name, and the bridge makes one."
+        )
+    filters = has.filter_subjects or [has.filter_subject or ""]
+    if options.subject is not None and filters != [options.subject]:
+        raise PerennialError(
+            f"The consumer {options.consumer} is there already and does not filter by {options.subject}: leave out "
+            "--subject, or choose a new name, and the bridge makes one."
         )
     return info
 

@@ -15,6 +15,7 @@ from service.api.schemas import as_json
 
 VARY = "Accept, Authorization, Cookie"
 """Request headers on which an answer depends: to another key the same name may mean another publication."""
+TAG_DIGITS = 16  # of a publication's promise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -26,13 +27,15 @@ class Representation:
     edition: int
     write: Callable[[dict[str, Any]], bytes]  # from all that is told of a release, its parameters' values included
 
-    def tag(self, version: int) -> str:
-        """Strong, and of this representation alone."""
-        return f'"{version}.{self.name}.{self.edition}"'
+    def tag(self, promise: str, version: int) -> str:
+        """Strong, and of this representation alone. promise: of the publication, since others may have its name."""
+        return f'"{version}.{self.name}.{self.edition}.{promise[:TAG_DIGITS]}"'
 
-    def answer(self, publication: str, version: int, body: bytes | None, headers: dict[str, str]) -> Response:
+    def answer(
+        self, publication: str, promise: str, version: int, body: bytes | None, headers: dict[str, str]
+    ) -> Response:
         """Return a version as it is sent, with these headers and its own; without a body: it is unchanged."""
-        headers = headers | {"ETag": self.tag(version), "Vary": VARY}
+        headers = headers | {"ETag": self.tag(promise, version), "Vary": VARY}
         if body is None:
             return Response(status_code=304, headers=headers)
         if self is not JSON:
@@ -43,6 +46,7 @@ class Representation:
 @lru_cache(maxsize=1024)
 def head_of(
     publication: str,
+    promise: str,
     version: int,
     representation: Representation,
     size: int | None,
@@ -58,8 +62,8 @@ def head_of(
     if wait is not None:
         own = {"Preference-Applied": f"wait={wait}"} | own
     if size is None:
-        return head(representation.answer(publication, version, None, own))
-    return head(representation.answer(publication, version, b"", own | {"Content-Length": str(size)}))
+        return head(representation.answer(publication, promise, version, None, own))
+    return head(representation.answer(publication, promise, version, b"", own | {"Content-Length": str(size)}))
 
 
 def _json(release: dict[str, Any]) -> bytes:
@@ -84,8 +88,13 @@ def _safetensors(release: dict[str, Any]) -> bytes:
 
 
 def unchanged(tag: str, if_none_match: str | None) -> bool:
-    """Return whether a client that sent this If-None-Match has what the tag names."""
-    return if_none_match is not None and (if_none_match.strip() == "*" or tag in tags(if_none_match))
+    """Return whether a client that sent this If-None-Match has what the tag names.
+
+    A client that knows which publication it means may leave that out of the tag: `"1.json.1"`.
+    """
+    if if_none_match is None:
+        return False
+    return if_none_match.strip() == "*" or not {tag, f'{tag.rpartition(".")[0]}"'}.isdisjoint(tags(if_none_match))
 
 
 def tags(header: str) -> list[str]:

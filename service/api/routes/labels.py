@@ -73,7 +73,7 @@ class Taken(BaseModel):
 @router.get(
     "/label-requests",
     response_model=LabelRequest,
-    responses=_NOTHING | documented("not-found", "no-labels"),
+    responses=_NOTHING | documented("not-found", "no-labels", "segments-unavailable"),
 )
 async def next_label_request(
     publication: str,

@@ -151,7 +151,7 @@ async def get_latest_release(
     if version is None:
         raise _nothing_yet({} if wait is None else {"Preference-Applied": f"wait={wait}"})
     body = await _body(shared, publication, seen, version, representation, if_none_match)
-    head = head_of(publication, version, representation, None if body is None else len(body), wait=wait)
+    head = head_of(publication, seen.promise, version, representation, None if body is None else len(body), wait=wait)
     return WholeResponse(304 if body is None else 200, head, body or b"")
 
 
@@ -187,7 +187,7 @@ async def get_release(
         if version > (row.visible_version or 0):
             raise _no_release()  # before any tag is looked at: what does not exist yet must not be cached
     body = await _body(shared, publication, row, version, representation, if_none_match)
-    return representation.answer(publication, version, body, VERSION_HEADERS)
+    return representation.answer(publication, row.promise, version, body, VERSION_HEADERS)
 
 
 VERSION = cast("APIRoute", router.routes[-1])
@@ -271,7 +271,7 @@ async def _body(
     if_none_match: str | None,
 ) -> bytes | None:
     """Return a version as it is sent; None: the client has it."""
-    if unchanged(representation.tag(version), if_none_match):
+    if unchanged(representation.tag(source.promise, version), if_none_match):
         return None
     which = (source.promise, version, representation.name)  # ids come again where a database was put back
     body = shared.rendered.get(which)

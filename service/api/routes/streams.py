@@ -107,7 +107,9 @@ class StreamInfo(StreamSchema):
 @router.post(
     "",
     status_code=201,
-    responses=documented("invalid-request", "name-taken", "too-large", "unsupported-media-type", "log-unavailable"),
+    responses=documented(
+        "invalid-request", "not-found", "name-taken", "too-large", "unsupported-media-type", "log-unavailable"
+    ),
 )
 async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, response: Response) -> StreamInfo:
     """Makes a stream: its schema and its lifetime privacy budget, both fixed for ever."""

@@ -23,6 +23,7 @@ from service.streams.units import NEVER, InvalidUnit, UnitState, pseudonym, set_
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}/units", tags=["records"])
 
+_REFUSALS = documented("invalid-request", "not-found", "log-unavailable", "segments-unavailable")
 Unit = Annotated[str, Path(description="The unit's id, percent-encoded")]
 
 
@@ -44,7 +45,7 @@ class ErasedUnit(BaseModel):
     records: list[int]
 
 
-@router.get("/{unit:path}", responses=documented("invalid-request", "not-found"))
+@router.get("/{unit:path}", responses=_REFUSALS)
 async def get_unit(stream: str, unit: Unit, request: Request, admin: Admin, shared: Shared) -> UnitInfo:  # noqa: ARG001
     """Shows which records of a unit are held and what it has spent, for an answer to that person."""
     row, name = await _known(stream, request, admin, shared)
@@ -62,7 +63,7 @@ async def get_unit(stream: str, unit: Unit, request: Request, admin: Admin, shar
     return await run_in_threadpool(look)
 
 
-@router.delete("/{unit:path}", status_code=202, responses=documented("invalid-request", "not-found"))
+@router.delete("/{unit:path}", status_code=202, responses=_REFUSALS)
 async def erase_unit(stream: str, unit: Unit, request: Request, admin: Admin, shared: Shared) -> ErasedUnit:  # noqa: ARG001
     """Erases all records of a unit; later ones of it are taken and do not count. Its spent budget stays spent."""
     row, name = await _known(stream, request, admin, shared)

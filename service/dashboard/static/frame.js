@@ -1,6 +1,6 @@
 // What every page has around it: who is looking, and the way out.
 
-import { get, regularly, signOut } from "./api.js";
+import { Problem, get, read, regularly, signOut } from "./api.js";
 import { $, keepTime, notice, replace } from "./dom.js";
 
 /**
@@ -31,6 +31,25 @@ export const ofAnother = (stream) =>
     `This is the publication of stream ${stream}`,
     `Stream ${meant} has one of this name too. Of several that a key may see the name means the oldest, on all pages and on the card. A key that sees ${meant} alone opens the other one.`,
   );
+
+/**
+ * Returns how to read the publication at an address: always the one that it was at first. Another key may sign in with
+ * another tab, and for that key the name may mean another publication, or none.
+ */
+export function publicationAt(address) {
+  let stream = null;
+  return async () => {
+    const seen = await read(address).catch((error) => {
+      if (error.status !== 404 || stream === null) throw error;
+      return { stream: null };
+    });
+    stream ??= seen.stream;
+    if (seen.stream === stream) return seen;
+    throw new Problem(403, {
+      detail: `For the key that is signed in now, this name is not the publication of stream ${stream}. Sign in with the key from before, or with one for that stream alone, in another tab of this browser; what you chose stays here.`,
+    });
+  };
+}
 
 /** Where a page says what it could not get, or do. */
 export function failed(error, title = "Not up to date") {

@@ -7,12 +7,13 @@
 
 import { Problem, follow, get, read, regularly, send } from "./api.js";
 import { $, count, counted, fact, h, meter, notice, pageOf, pill, replace, toPublication } from "./dom.js";
-import { absent, frame, ofAnother } from "./frame.js";
+import { absent, frame, ofAnother, publicationAt } from "./frame.js";
 import { mappedColumns, sent } from "./names.js";
 import { feature } from "./record.js";
 
 const name = location.pathname.split("/").at(-2);
 const at = `/v1/publications/${name}`;
+const readPublication = publicationAt(at);
 const UNNAMED = ["negative", "positive"];
 const MOST_CHOSEN = 10; // then they are submitted first: others wait for what is kept here
 const WAIT_SECONDS = 30;
@@ -51,13 +52,13 @@ const trouble = (where) => (error) => {
     });
   }
   troubles[where] = error;
-  if (where === "looking" && !error && troubles.submitting?.status === 401) troubles.submitting = null; // signed in again
+  if (where === "looking" && !error && [401, 403].includes(troubles.submitting?.status)) troubles.submitting = null; // signed in
   absent(Object.values(troubles).find(Boolean) ?? null);
 };
 
 async function look() {
   const before = publication?.latest;
-  publication = await read(at);
+  publication = await readPublication();
   if (before !== undefined && publication.latest > before)
     add(`A new model is out: version ${count(publication.latest)}.`);
   stream ??= await read(`/v1/streams/${publication.stream}`);
@@ -107,6 +108,7 @@ async function ask() {
   asking = new AbortController();
   const { signal } = asking;
   try {
+    await readPublication(); // before a record is leased
     const answer = await send(`${at}/label-requests`, { headers: { Prefer: `wait=${WAIT_SECONDS}` }, signal });
     if (answer.status === 200) take(await answer.json(), Date.parse(answer.headers.get("Date")) || Date.now());
   } catch (error) {
@@ -183,6 +185,7 @@ async function submit() {
   while (sending.length) {
     const [{ record, label }] = sending;
     try {
+      await readPublication();
       await send(`${at}/labels`, {
         method: "POST",
         headers: { "Content-Type": "application/json" },

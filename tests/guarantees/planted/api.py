@@ -162,6 +162,14 @@ def one_answer_for_all_who_ask_by_one_name() -> None:
     rewrite(NewestModels.find, ("which = publication, streams", "which = publication, None"))
 
 
+@bug(f"{_NAMES}::test_a_tag_of_a_release_is_of_one_publication_alone")
+def a_tag_that_releases_of_several_publications_have() -> None:
+    """A browser's cache shows another stream's release to who signed in next."""
+    from service.api.http.representations import Representation
+
+    rewrite(Representation.tag, (".{promise[:TAG_DIGITS]}", ""))
+
+
 @bug(f"{_ACCESS}::test_a_limited_admin_can_not_make_a_wider_key")
 def a_limited_key_that_makes_a_wider_one() -> None:
     """An administrator of one stream becomes one of all."""

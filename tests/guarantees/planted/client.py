@@ -66,7 +66,7 @@ def a_batch_that_is_skipped_with_the_one_before() -> None:
     rewrite(journal.Journal.begin, (" or self._skipped", ""))
 
 
-@bug(f"{_JOURNAL}::test_a_batch_that_was_never_sent_is_sent_whatever_the_clock_says[skip--1]")
+@bug(f"{_JOURNAL}::test_a_batch_that_was_never_sent_is_sent_whatever_the_clock_says[skip--2]")
 def a_batch_that_is_skipped_and_was_never_sent() -> None:
     """The clock was put back after it was announced: its records are lost."""
     from perennial import journal
@@ -104,6 +104,22 @@ def a_retry_after_a_day_of_sleep() -> None:
     from perennial import exchange
 
     rewrite(exchange.ask, ("not is_remembered(since)", "False"))
+
+
+@bug("tests/client/test_clocks.py::test_a_clock_may_be_an_hour_wrong[False--24.5]")
+def a_retry_after_a_clock_was_put_back_by_a_day() -> None:
+    """It may be more than a day since the batch was sent: the service has forgotten its key."""
+    from perennial import exchange
+
+    rewrite(exchange.is_remembered, ("-CLOCK_ERROR_SECONDS <= ", ""))
+
+
+@bug("tests/client/test_clocks.py::test_a_batch_that_was_refused_is_sent_on_any_later_day[False-ReadTimeout]")
+def a_batch_without_an_answer_that_counts_as_refused() -> None:
+    """The service has it, and has forgotten its key on the next day: it is stored twice."""
+    from perennial import exchange
+
+    rewrite(exchange.is_refusal, ("not doubts and ", ""))
 
 
 @bug(f"{_BRIDGE}::test_with_another_api_key_the_service_does_not_know_what_it_has")
