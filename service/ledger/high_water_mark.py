@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import structlog
-from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, func, select
+from sqlalchemy import ARRAY, BigInteger, Connection, Select, and_, bindparam, func, select
 
 from service.ledger.errors import LedgerBroken
 from service.store.database import TIMELINE, read, read_together
@@ -21,6 +21,9 @@ from service.store.streams import Stream
 from service.store.tables import charges, erasures, releases
 
 _log = structlog.get_logger(__name__)
+
+Query = tuple[Select[Any], dict[str, Any]]
+"""And what it binds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,32 +147,42 @@ def contradictions(
     connection: Connection, files: SegmentFiles, stored: Mapping[str, dict[str, Any] | None], streams: Iterable[Stream]
 ) -> dict[str, str]:
     """The same by log, of the streams that can't be, with the same queries for all; stored: by log."""
-    reasons, readable, known = {}, [], {}
+    streams = list(streams)
+    return compare(files, stored, streams, *read_together(connection, *needed(stored, streams)))[1]
+
+
+def needed(stored: Mapping[str, dict[str, Any] | None], streams: Sequence[Stream]) -> tuple[Query, Query]:
+    """Return what is to be read to `compare` streams with what is stored, by log."""
+    return (_ASKED, _bound(streams)), (_NEWEST, _names(_known(stored, streams)))
+
+
+def compare(
+    files: SegmentFiles,
+    stored: Mapping[str, dict[str, Any] | None],
+    streams: Sequence[Stream],
+    counts: Sequence[Any],
+    newest: Sequence[Any],
+) -> tuple[dict[str, Mark], dict[str, str]]:
+    """Return how far streams have come, and why some contradict what is stored, by log; of what was `needed`."""
+    reasons, now, known = {}, _marks(streams, counts), _known(stored, streams)
+    others = _other(known, newest)
     for stream in streams:
-        mark = _mark(stored[stream.log])
-        if mark is not None:
-            readable.append(stream)
-            known[stream.id] = mark
-        elif stored[stream.log] is not None:
-            reasons[stream.log] = "the file beside its segments that tells how far it had come can't be read"
-        elif stream.marked and files.high_water_mark(stream.log) is None:
-            reasons[stream.log] = (
-                "the file beside its segments that tells how far it had come is missing: is its folder there?"
-            )
-    if not readable:
-        return reasons
-    counts, newest = read_together(connection, (_ASKED, _bound(readable)), (_NEWEST, _names(known)))
-    now, others = _marks(readable, counts), _other(known, newest)
-    for stream in readable:
-        mark = known[stream.id]
-        if lost := _lost(mark, now[stream.log]):
+        mark = known.get(stream.id)
+        if mark is None:
+            if stored[stream.log] is not None:
+                reasons[stream.log] = "the file beside its segments that tells how far it had come can't be read"
+            elif stream.marked and files.high_water_mark(stream.log) is None:
+                reasons[stream.log] = (
+                    "the file beside its segments that tells how far it had come is missing: is its folder there?"
+                )
+        elif lost := _lost(mark, now[stream.log]):
             reasons[stream.log] = _older(lost, mark, now[stream.log])
         elif stream.id in others:
             reasons[stream.log] = (
                 "it is another one than was published from: the file beside its segments knows "
                 f"{others[stream.id]}; {_why(mark, now[stream.log])}"
             )
-    return reasons
+    return now, reasons
 
 
 def check(connection: Connection, files: SegmentFiles, stored: dict[str, Any] | None, stream: Stream) -> None:
@@ -203,7 +216,17 @@ def _differences(connection: Connection, known: Mapping[int, Mark]) -> dict[int,
     return _other(known, rows)
 
 
-def _names(known: Mapping[int, Mark]) -> dict[str, Any]:
+def left(streams: Iterable[Stream]) -> Query:
+    """Return what is to be read for `left_otherwise`."""
+    return _NEWEST, _names({each.id: each for each in streams})
+
+
+def left_otherwise(streams: Iterable[Stream], newest: Sequence[Any]) -> set[int]:
+    """Return the ids of streams whose newest charge or release is not the one that their row was left with."""
+    return set(_other({each.id: each for each in streams}, newest))
+
+
+def _names(known: Mapping[int, Mark | Stream]) -> dict[str, Any]:
     return {
         "streams": list(known),
         "charges": [mark.charges for mark in known.values()],
@@ -211,7 +234,7 @@ def _names(known: Mapping[int, Mark]) -> dict[str, Any]:
     }
 
 
-def _other(known: Mapping[int, Mark], newest: Sequence[Any]) -> dict[int, str]:
+def _other(known: Mapping[int, Mark | Stream], newest: Sequence[Any]) -> dict[int, str]:
     differences = {}
     for row in newest:
         mark = known[row.stream]
@@ -254,6 +277,11 @@ def _why(mark: Mark, now: Mark) -> str:
     if mark.timeline is not None and now.timeline is not None and now.timeline > mark.timeline:
         return PROMOTED
     return REPLACED
+
+
+def _known(stored: Mapping[str, dict[str, Any] | None], streams: Iterable[Stream]) -> dict[int, Mark]:
+    """Return the marks that there are and can be read, by the stream's id."""
+    return {each.id: mark for each in streams if (mark := _mark(stored[each.log])) is not None}
 
 
 def _mark(stored: dict[str, Any] | None) -> Mark | None:

@@ -218,7 +218,16 @@ def worst_of_each(
 
     slots: of this kind; None: of both.
     """
-    rows = read(connection, _worst(slots), {"streams": list(identities)})
+    return worst_of_rows(identities, read(connection, *worst_needed(identities, slots)))
+
+
+def worst_needed(identities: Sequence[int], slots: Slots | None = None) -> tuple[Select[Any], dict[str, Any]]:
+    """Return what is to be read for `worst_of_rows`. slots: as above."""
+    return _worst(slots), {"streams": list(identities)}
+
+
+def worst_of_rows(identities: Sequence[int], rows: Sequence[Any]) -> dict[int, tuple[Decimal, Decimal, Decimal]]:
+    """Return what `worst_of_each` does, of what was `worst_needed`."""
     most_spent = {row[0]: (row[1], row[2], row[3]) for row in rows}
     return {each: most_spent.get(each, (Decimal(0), Decimal(0), Decimal(0))) for each in identities}
 

@@ -25,15 +25,17 @@ from service.privacy.accounting.composition import Slots
 from service.store import changes, publications, shown, streams
 from service.store.database import (
     CONFIRM,
+    DURABILITY,
     NEW_RELEASE,
     ONE_VIEW,
     Database,
     DatabaseUnavailable,
     notify,
-    read,
+    pipelined,
     read_together,
     require_durability,
     within,
+    write,
 )
 from service.store.segment_files import SegmentFiles
 from service.store.shown import Unseen
@@ -67,6 +69,12 @@ class Committed:
         """Whether any of it is not visible yet."""
         before = self.stream.confirmed_charges, self.stream.confirmed_releases, self.stream.marked
         return bool(self.unseen) or before != (self.mark.charges, self.mark.releases, True)
+
+    def advances(self, now: Stream) -> bool:
+        """Return whether the mark holds more than the stream's row shows, which the caller has locked."""
+        return (
+            now.confirmed_charges < self.mark.charges or now.confirmed_releases < self.mark.releases or not now.marked
+        )
 
 
 class Confirmer:
@@ -170,24 +178,28 @@ class Confirmer:
     ) -> tuple[list[Committed], list[tuple[Stream, str]]]:
         """Return what is committed on streams, read in one view of the database; and streams to distrust, and why."""
         with self._database.transaction() as connection:
-            connection.execute(ONE_VIEW)
-            confirmable = [
-                each
-                for each in streams.of_each(connection, identities)
-                if self.belongs(each) and each.log in stored_marks
-            ]
-            require_durability(connection)
-            marks = high_water_mark.marks(connection, confirmable)
-            against = high_water_mark.contradictions(connection, self.files, stored_marks, confirmable)
-            left = high_water_mark.hold(connection, {each.id: marks[each.log] for each in confirmable})
-            against = {each.log: _LEFT_OTHERWISE for each in confirmable if each.id not in left} | against
-            worst, evaluated = (
-                summaries.worst_of_each(connection, [each.id for each in confirmable], slots)
-                for slots in (None, Slots.EVALUATION)
+            limit = within(connection, SECONDS_TO_SHOW)
+            *_, rows, durability = read_together(
+                connection, (ONE_VIEW, {}), *limit, streams.needed(identities), (DURABILITY, {})
             )
+            require_durability(*durability)
+            confirmable = [
+                each for each in map(streams.of_row, rows) if self.belongs(each) and each.log in stored_marks
+            ]
             unseen: dict[int, list[Unseen]] = {each.id: [] for each in confirmable}
-            for each in shown.unseen(connection, list(unseen)):
-                unseen[each.stream_id].append(each)
+            counts, newest, left, *spent, clocks = read_together(
+                connection,
+                *high_water_mark.needed(stored_marks, confirmable),
+                high_water_mark.left(confirmable),
+                *(summaries.worst_needed(list(unseen), slots) for slots in (None, Slots.EVALUATION)),
+                shown.needed(list(unseen)),
+            )
+        marks, against = high_water_mark.compare(self.files, stored_marks, confirmable, counts, newest)
+        otherwise = high_water_mark.left_otherwise(confirmable, left)
+        against = {each.log: _LEFT_OTHERWISE for each in confirmable if each.id in otherwise} | against
+        worst, evaluated = (summaries.worst_of_rows(list(unseen), rows) for rows in spent)
+        for each in shown.of_rows(clocks):
+            unseen[each.stream_id].append(each)
         whole = [each for each in confirmable if each.log not in against]
         return (
             [Committed(each, marks[each.log], unseen[each.id], worst[each.id], evaluated[each.id]) for each in whole],
@@ -258,18 +270,19 @@ def _make_visible(connection: Connection, held: Sequence[Committed], now: Sequen
     there = [(by_id[each.id], each) for each in now if each.id in whole]
     if not there:
         return
-    shown.show(connection, [unseen for each, _ in there for unseen in each.unseen])
     confirmed = [
         Confirmed(now.id, each.mark.charges, each.mark.releases, *each.worst, *each.evaluated) for each, now in there
     ]
-    advanced = streams.confirm(connection, confirmed)
-    if news := [(each.stream, now) for each, now in there if now.id in advanced]:
-        bound = {
-            "streams": [now.id for _, now in news],
-            "charges": [min(now.confirmed_charges, before.confirmed_charges) for before, now in news],
-            "releases": [min(now.confirmed_releases, before.confirmed_releases) for before, now in news],
-        }
-        read(connection, _TELL, bound)
+    news = [(each.stream, now) for each, now in there if each.advances(now)]
+    bound = {
+        "streams": [now.id for _, now in news],
+        "charges": [min(now.confirmed_charges, before.confirmed_charges) for before, now in news],
+        "releases": [min(now.confirmed_releases, before.confirmed_releases) for before, now in news],
+    }
+    with pipelined(connection):
+        shown.show(connection, [unseen for each, _ in there for unseen in each.unseen])
+        streams.confirm(connection, confirmed)
+        write(connection, _TELL, bound)
 
 
 # Of publications of which more is visible than before.

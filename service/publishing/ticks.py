@@ -65,9 +65,12 @@ def open_ticks(connection: Connection, streams: Sequence[int]) -> list[tuple[Str
     if not (waiting := parked.due(connection, streams, limit=MOST_AT_ONCE)):
         return []
     size = sum(each.size for each in waiting)
-    read_together(connection, *within(connection, seconds_to_write(size)))
-    alone = len(streams) == 1  # the bound stays the one just set
-    ledgers = [open_ledger(connection, *streams, seconds=None)] if alone else open_free_ledgers(connection, streams)
+    seconds = seconds_to_write(size)
+    if len(streams) == 1:
+        ledgers = [open_ledger(connection, *streams, seconds=seconds)]
+    else:
+        read_together(connection, *within(connection, seconds))
+        ledgers = open_free_ledgers(connection, streams)
     waiting = parked.due(connection, [each.stream.id for each in ledgers], limit=MOST_AT_ONCE)
     while sum(each.size for each in waiting) > size:  # more of them came meanwhile; the next transaction's
         waiting.pop()

@@ -60,6 +60,9 @@ TIMELINE: ColumnElement[int] = literal_column(
 )
 """PostgreSQL's timeline, which is another one after a standby was promoted or a recovery ended early; in a query."""
 
+Written = UpdateBase | TextClause | Select[*tuple[Any, ...]]
+"""A statement that writes; a query may call a function that does."""
+
 # A process that hangs in the middle of a transaction must not hold its locks for ever.
 _LIMITS = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=15s"
 
@@ -89,6 +92,13 @@ class _Session(psycopg.Connection[Any]):
     """Waits so long for an answer and no longer, whatever hangs: the server, the network, or something in between."""
 
     seconds = 300.0
+
+    def _start_query(self) -> PQGen[None]:
+        """As psycopg's own, but in a pipeline: the answer to BEGIN comes with the others, a round trip less."""
+        if self._pipeline is None:
+            yield from super()._start_query()
+        elif self.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE and not self.autocommit:
+            yield from self._exec_command(self._get_tx_start_command())
 
     def wait(self, gen: PQGen[RV], interval: float = 0.5, timeout: float | None = None) -> RV:
         """As psycopg's own, which would wait for ever where nothing else is said, and look for Ctrl-C more often."""
@@ -132,7 +142,7 @@ class Database:
         session = _Session.connect(**named)
         session.seconds = self._seconds
         try:
-            _require_durability(session)
+            require_durability(session.execute(str(DURABILITY)).fetchone())
             session.rollback()
         except BaseException:
             session.close()
@@ -204,25 +214,16 @@ def heard(listening: psycopg.Connection[Any], stop: threading.Event) -> Iterator
 
 
 _DURABLE = ("fsync", "full_page_writes")
+DURABILITY = text("SELECT " + ", ".join(f"current_setting('{name}') AS {name}" for name in _DURABLE))
+"""Its row is for `require_durability`: settings may change at any time."""
 
 
-def require_durability(connection: Connection) -> None:
-    """Check that a crash of the server or its machine loses no commit: settings may change at any time.
-
-    Raises:
-        DatabaseUnsafe: it could.
-    """
-    _require_durability(connection.connection.driver_connection)  # type: ignore[arg-type]
-
-
-def _require_durability(session: psycopg.Connection[Any]) -> None:
-    """Check that a crash of the server or its machine loses nothing that was committed.
+def require_durability(row: Sequence[str] | None) -> None:
+    """Check that a crash of the server or its machine loses nothing that was committed. row: that of `DURABILITY`.
 
     Raises:
         DatabaseUnsafe: it could; a version that was lost after somebody saw it would be published again with new noise.
     """
-    shown = ", ".join(f"current_setting('{name}') AS {name}" for name in _DURABLE)
-    row = session.execute(f"SELECT {shown}").fetchone()
     off = [name for name, value in zip(_DURABLE, row or (), strict=True) if value != "on"]
     if off:
         wrong = " and ".join(f"{name} = off" for name in off)
@@ -278,7 +279,7 @@ def read_together(
     """The rows of several queries, each with what it binds, sent without waiting for each other's answers.
 
     Nor for that of BEGIN, if they are a transaction's first. Rows are named tuples of what psycopg makes of
-    PostgreSQL's types.
+    PostgreSQL's types; `ONE_VIEW` has none.
     """
     cursors = []
     with _pipeline(connection) as session:
@@ -286,7 +287,7 @@ def read_together(
             compiled = _compiled(query, connection.dialect)
             cursor = session.cursor(row_factory=namedtuple_row)
             cursors.append(cursor.execute(str(compiled), compiled.construct_params(bound)))
-    return [cursor.fetchall() for cursor in cursors]
+    return [[] if cursor.rownumber is None else cursor.fetchall() for cursor in cursors]
 
 
 def read(connection: Connection, query: Select[*tuple[Any, ...]], bound: dict[str, Any]) -> list[Any]:
@@ -297,7 +298,7 @@ def read(connection: Connection, query: Select[*tuple[Any, ...]], bound: dict[st
     return cursor.execute(str(compiled), compiled.construct_params(bound)).fetchall()
 
 
-def write(connection: Connection, statement: UpdateBase | TextClause, *rows: dict[str, Any]) -> psycopg.Cursor[Any]:
+def write(connection: Connection, statement: Written, *rows: dict[str, Any]) -> psycopg.Cursor[Any]:
     """Run a statement that writes, for each row of values, as SQLAlchemy would but with a fraction of its work.
 
     All rows have the same names. Return the cursor: of a statement that returns rows, those are named tuples of what
@@ -319,7 +320,7 @@ def write(connection: Connection, statement: UpdateBase | TextClause, *rows: dic
 
 @lru_cache(maxsize=64)
 def _compiled_write(
-    statement: UpdateBase | TextClause, names: tuple[str, ...], dialect: Dialect
+    statement: Written, names: tuple[str, ...], dialect: Dialect
 ) -> tuple[Compiled, dict[str, Callable[[Any], Any]]]:
     """Return the statement with values of these names, and what makes what the driver takes of some of them."""
     compiled = statement.compile(dialect=dialect, column_keys=list(names))

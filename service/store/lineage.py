@@ -6,7 +6,7 @@ A step drawn on top of the lost one may not follow the new one, whose noise it d
 
 from collections.abc import Mapping
 
-from sqlalchemy import BigInteger, Connection, bindparam, func, select
+from sqlalchemy import ARRAY, BigInteger, Connection, Integer, bindparam, func, select
 
 from service.store import digests
 from service.store.database import read_together
@@ -35,13 +35,11 @@ def of(publication: Publication, memory: str | None, models: Mapping[int, str]) 
 def stored(connection: Connection, publication: Publication) -> str:
     """Return the digest of the state that a publication has here once all its parked steps are published."""
     mine = {"publication": publication.id}
-    waiting, memory = read_together(connection, (_WAITING, mine), (_MEMORY, mine))
+    models = ((_MODELS, mine | {"chain": publication.chain}),) if publication.chain else ()
+    waiting, memory, *hashed = read_together(connection, (_WAITING, mine), (_MEMORY, mine), *models)
     if waiting:
         return str(waiting[0].lineage)
-    models = select(releases.c.version, func.encode(func.sha256(releases.c.parameters), "hex").label("sha256")).where(
-        releases.c.publication_id == publication.id, releases.c.version.in_(publication.chain)
-    )
-    sha256_of = {row.version: row.sha256 for row in connection.execute(models)} if publication.chain else {}
+    sha256_of = {row.version: row.sha256 for rows in hashed for row in rows}
     return of(publication, memory[0].digest if memory else None, sha256_of)
 
 
@@ -53,3 +51,7 @@ _WAITING = (
     .limit(1)
 )
 _MEMORY = select(memories.c.digest).where(memories.c.publication_id == _MINE)
+_MODELS = select(releases.c.version, func.encode(func.sha256(releases.c.parameters), "hex").label("sha256")).where(
+    releases.c.publication_id == _MINE,
+    releases.c.version == func.any(bindparam("chain", type_=ARRAY(Integer))),
+)

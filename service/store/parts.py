@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import BigInteger, Connection, Select, bindparam, delete, insert, select
+from sqlalchemy import ARRAY, BigInteger, Connection, Select, bindparam, delete, func, insert, select
 from sqlalchemy.dialects import postgresql
 
-from service.store.database import read_together
+from service.store.database import pipelined, read, read_together, write
 from service.store.tables import memories, parts
 from service.store.unwritten import Left, Memory
 
@@ -44,10 +44,7 @@ def keep(connection: Connection, publication: int, left: Left) -> None:
     """Writes what is new of a publication's memory and deletes what is no longer in it; by their numbers."""
     if left.digest is None:
         return
-    mine = parts.c.publication_id == publication
-    known = set(connection.execute(select(parts.c.number).where(mine)).scalars())
-    if gone := known.difference(left.numbers):
-        connection.execute(delete(parts).where(mine, parts.c.number.in_(gone)))
+    known = {row.number for row in read(connection, _NUMBERS, {"publication": publication})}
     new = [
         {
             "publication_id": publication,
@@ -58,10 +55,21 @@ def keep(connection: Connection, publication: int, left: Left) -> None:
         for number, values in left.new.items()
         if number not in known
     ]
-    if new:
-        connection.execute(insert(parts), new)
-    put = postgresql.insert(memories).values(publication_id=publication, digest=left.digest)
-    connection.execute(put.on_conflict_do_update(index_elements=["publication_id"], set_={"digest": left.digest}))
+    with pipelined(connection):
+        if gone := known.difference(left.numbers):
+            write(connection, _DELETE, {"publication": publication, "gone": sorted(gone)})
+        if new:
+            write(connection, _INSERT, *new)
+        write(connection, _PUT, {"publication_id": publication, "digest": left.digest})
+
+
+_NUMBERS = select(parts.c.number).where(parts.c.publication_id == _MINE)
+_DELETE = delete(parts).where(
+    parts.c.publication_id == _MINE, parts.c.number == func.any(bindparam("gone", type_=ARRAY(BigInteger)))
+)
+_INSERT = insert(parts)
+_PUT = postgresql.insert(memories)
+_PUT = _PUT.on_conflict_do_update(index_elements=["publication_id"], set_={"digest": _PUT.excluded.digest})
 
 
 def forget(connection: Connection, publication: int) -> None:

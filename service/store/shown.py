@@ -6,9 +6,21 @@ holds it, since who confirms a stream must not wait for who publishes on it.
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import ARRAY, BigInteger, ColumnElement, Connection, bindparam, func, insert, or_, select, update
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from service.store.database import read, write
 from service.store.tables import publications, shown
@@ -30,7 +42,16 @@ class Unseen(NamedTuple):
 
 def unseen(connection: Connection, identities: Sequence[int]) -> list[Unseen]:
     """Return what of these streams' publications is committed and not shown."""
-    rows = read(connection, _UNSEEN, {"streams": list(identities)})
+    return of_rows(read(connection, *needed(identities)))
+
+
+def needed(identities: Sequence[int]) -> tuple[Select[Any], dict[str, Any]]:
+    """Return what is to be read for `of_rows`."""
+    return _UNSEEN, {"streams": list(identities)}
+
+
+def of_rows(rows: Sequence[Any]) -> list[Unseen]:
+    """Return what is committed and not shown, of what was `needed`."""
     return [Unseen(*row) for row in rows]
 
 

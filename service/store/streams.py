@@ -15,6 +15,7 @@ from sqlalchemy import (
     BigInteger,
     Connection,
     Numeric,
+    Select,
     bindparam,
     column,
     func,
@@ -219,8 +220,12 @@ def every(connection: Connection) -> list[Stream]:
 
 def of_each(connection: Connection, identities: Sequence[int]) -> list[Stream]:
     """Some streams, with one query for all of them."""
-    rows = read(connection, _EACH, {"streams": list(identities)})
-    return [of_row(row) for row in rows]
+    return [of_row(row) for row in read(connection, *needed(identities))]
+
+
+def needed(identities: Sequence[int]) -> tuple[Select[Any], dict[str, Any]]:
+    """Return what is to be read of some streams, a row for `of_row` each."""
+    return _EACH, {"streams": list(identities)}
 
 
 def by_place(connection: Connection) -> dict[int, int]:
@@ -275,14 +280,13 @@ class Confirmed(NamedTuple):
     evaluation_rho: Decimal
 
 
-def confirm(connection: Connection, confirmed: Sequence[Confirmed]) -> set[int]:
-    """Make charges and releases visible; return the ids of the streams of which that is news.
+def confirm(connection: Connection, confirmed: Sequence[Confirmed]) -> None:
+    """Make charges and releases visible; nothing is read.
 
     Sums never fall, so that whoever is late with an older state changes nothing.
     """
     columns = zip(_BOUND, zip(*confirmed, strict=True), strict=True)
-    advanced = write(connection, _CONFIRM, {name: list(values) for name, values in columns})
-    return {row.id for row in advanced.fetchall()}
+    write(connection, _CONFIRM, {name: list(values) for name, values in columns})
 
 
 _BOUND = [f"each_{name}" for name in Confirmed._fields]
@@ -313,7 +317,6 @@ _CONFIRM = (
         visible_evaluation_rho=func.greatest(streams.c.visible_evaluation_rho, _confirmed.c.evaluation_rho),
         marked=True,
     )
-    .returning(streams.c.id)
 )
 
 

@@ -9,7 +9,15 @@ from sqlalchemy import Connection, insert, text
 
 from service.embedded import postgres
 from service.store import tables
-from service.store.database import Database, DatabaseUnsafe, pipelined, require_durability, write
+from service.store.database import (
+    DURABILITY,
+    Database,
+    DatabaseUnsafe,
+    pipelined,
+    read_together,
+    require_durability,
+    write,
+)
 from service.store.migrate import migrate
 from tests.conftest import World, wait_until
 from tests.faults.clusters import Cluster
@@ -132,11 +140,11 @@ def test_a_setting_that_is_changed_beneath_an_open_connection_is_noticed(cluster
     """PostgreSQL takes it over when it reads its configuration again."""
     database = Database(cluster.urls[1], connections=1)
     with database.transaction() as connection:
-        require_durability(connection)
+        require_durability(*read_together(connection, (DURABILITY, {}))[0])
     switch(cluster, ["fsync"], "off")
     with database.transaction() as connection:
         wait_until(lambda: setting(connection, "fsync") == "off")
         with pytest.raises(DatabaseUnsafe, match="fsync = off"):
-            require_durability(connection)
+            require_durability(*read_together(connection, (DURABILITY, {}))[0])
     database.close()
     switch(cluster, ["fsync"], "on")

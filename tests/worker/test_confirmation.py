@@ -124,6 +124,21 @@ def test_who_hangs_while_it_makes_releases_visible_keeps_no_lock_for_ever(bench:
     assert (visible(bench)[0], bounds) == (5, ["20s"])
 
 
+def test_who_hangs_while_it_reads_what_is_committed_keeps_no_view_for_ever(bench: Bench, monkeypatch):
+    """An old view of the database keeps PostgreSQL from cleaning up."""
+    crash_before_the_mark(bench, monkeypatch)
+    real, bounds = confirmation.read_together, []
+
+    def read(connection, *queries):
+        rows = real(connection, *queries)
+        bounds.append(connection.execute(text("SHOW transaction_timeout")).scalar_one())
+        return rows
+
+    monkeypatch.setattr(confirmation, "read_together", read)
+    bench.shop().confirmer.confirm(1)
+    assert (visible(bench)[0], bounds) == (5, ["20s", "20s"])
+
+
 @pytest.mark.parametrize("lock", ["a stream", "a publication", "an erasure"])
 def test_who_hangs_with_the_lock_of_a_stream_keeps_it_for_ten_minutes_at_most(bench: Bench, lock: str):
     with bench.database.transaction() as connection:
@@ -159,7 +174,7 @@ def test_nothing_is_seen_on_a_server_that_may_lose_it(bench: Bench, monkeypatch)
         raise DatabaseUnsafe("PostgreSQL runs with fsync = off")
 
     with monkeypatch.context() as patched, pytest.raises(DatabaseUnsafe):
-        patched.setattr("service.store.database._require_durability", unsafe)
+        patched.setattr(confirmation, "require_durability", unsafe)
         bench.shop().confirmer.confirm(1)
     assert (visible(bench), bench.files.high_water_mark("log")) == ((None, [], []), None)
 
@@ -187,16 +202,16 @@ def test_what_is_committed_while_a_stream_is_confirmed_is_not_seen_with_it(bench
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=6))
     crash_before_the_mark(bench, monkeypatch)
-    real = shown.unseen
+    real = shown.needed
 
-    def meanwhile(*args: Any) -> list[shown.Unseen]:
-        monkeypatch.setattr(shown, "unseen", real)
+    def meanwhile(*args: Any) -> tuple[Any, ...]:
+        monkeypatch.setattr(shown, "needed", real)
         with bench.database.transaction() as connection:
             connection.execute(update(tables.streams).values(records=10))
         crash_before_the_mark(bench, monkeypatch)
         return real(*args)
 
-    monkeypatch.setattr(shown, "unseen", meanwhile)
+    monkeypatch.setattr(shown, "needed", meanwhile)
     bench.shop().confirmer.confirm(1)
     assert (sums(bench)[0], bench.now().position) == (6, 10)
 

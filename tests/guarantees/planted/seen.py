@@ -160,7 +160,7 @@ def a_server_that_keeps_nothing() -> None:
     """With `fsync = off` a crash of the machine forgets what was seen."""
     from service.store import database
 
-    wrap(database, "_require_durability", lambda *_: None)
+    wrap(database, "require_durability", lambda *_: None)
 
 
 _SUMMARIES = "tests/api/test_stream_summaries.py"
@@ -306,7 +306,7 @@ def a_clock_that_is_further_than_its_mark() -> None:
     """The mark and what is shown beside it are read one after the other, and a step is committed in between."""
     from service.publishing.confirmation import Confirmer
 
-    rewrite(Confirmer._committed, ("connection.execute(ONE_VIEW)", "pass"))
+    rewrite(Confirmer._committed, ("(ONE_VIEW, {}), ", ""))
 
 
 @bug("tests/worker/test_confirmation.py::test_who_hangs_while_it_makes_releases_visible_keeps_no_lock_for_ever")
@@ -317,12 +317,22 @@ def a_confirmation_without_an_end() -> None:
     rewrite(Confirmer._show, (", seconds=SECONDS_TO_SHOW", ""))
 
 
+@bug("tests/worker/test_confirmation.py::test_who_hangs_while_it_reads_what_is_committed_keeps_no_view_for_ever")
+def a_view_without_an_end() -> None:
+    """A worker that hangs while it reads what is committed keeps its view of the database for ever."""
+    from service.publishing.confirmation import Confirmer
+
+    rewrite(Confirmer._committed, ("limit = within(connection, SECONDS_TO_SHOW)", "limit = ()"))
+
+
 @bug("tests/worker/test_ticks.py::test_who_hangs_while_it_publishes_at_a_tick_keeps_its_lock_for_seconds")
 def a_tick_with_the_longest_bound() -> None:
     """A worker that hangs while it publishes at a tick keeps the lock of its stream for ten minutes."""
     from service.publishing import ticks
 
-    rewrite(ticks.open_ticks, ("open_ledger(connection, *streams, seconds=None)", "open_ledger(connection, *streams)"))
+    rewrite(
+        ticks.open_ticks, ("open_ledger(connection, *streams, seconds=seconds)", "open_ledger(connection, *streams)")
+    )
 
 
 @bug("tests/worker/test_confirmation.py::test_who_hangs_with_the_lock_of_a_stream_keeps_it_for_ten_minutes_at_most")

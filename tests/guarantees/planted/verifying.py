@@ -233,7 +233,7 @@ def a_walk_that_does_not_look_at_the_mark() -> None:
     from service.publishing import confirmation
 
     wrap(high_water_mark, "contradicts", lambda *_: None)
-    wrap(high_water_mark, "contradictions", lambda *_: {})
+    wrap(high_water_mark, "compare", lambda true, *given: (true(*given)[0], {}))
     wrap(confirmation.high_water_mark, "hold", lambda _true, _connection, known: set(known))
 
 
