@@ -109,34 +109,21 @@ def test_one_mark_confirms_all_that_is_committed_on_a_stream(bench: Bench, monke
     assert (visible(bench)[0], written) == (5, [5])
 
 
-def test_who_hangs_while_it_makes_releases_visible_keeps_no_lock_for_ever(bench: Bench, monkeypatch):
+@pytest.mark.parametrize(("name", "times"), [("read_together", 2), ("_make_visible", 1)])
+def test_who_hangs_while_it_confirms_keeps_no_view_and_no_lock_for_ever(bench: Bench, monkeypatch, name, times):
     """Hanging in the middle of a pipeline it is not idle, so that only the bound of the transaction ends it."""
     crash_before_the_mark(bench, monkeypatch)
-    real, bounds, mine = confirmation._make_visible, [], threading.get_ident()
+    real, bounds, mine = getattr(confirmation, name), [], threading.get_ident()
 
-    def show(connection, *more):
+    def bounded(connection, *more):
+        made = real(connection, *more)
         if threading.get_ident() == mine:
             bounds.append(connection.execute(text("SHOW transaction_timeout")).scalar_one())
-        return real(connection, *more)
+        return made
 
-    monkeypatch.setattr(confirmation, "_make_visible", show)
-    bench.shop().audit.confirm()
-    assert (visible(bench)[0], bounds) == (5, ["20s"])
-
-
-def test_who_hangs_while_it_reads_what_is_committed_keeps_no_view_for_ever(bench: Bench, monkeypatch):
-    """An old view of the database keeps PostgreSQL from cleaning up."""
-    crash_before_the_mark(bench, monkeypatch)
-    real, bounds = confirmation.read_together, []
-
-    def read(connection, *queries):
-        rows = real(connection, *queries)
-        bounds.append(connection.execute(text("SHOW transaction_timeout")).scalar_one())
-        return rows
-
-    monkeypatch.setattr(confirmation, "read_together", read)
+    monkeypatch.setattr(confirmation, name, bounded)
     bench.shop().confirmer.confirm(1)
-    assert (visible(bench)[0], bounds) == (5, ["20s", "20s"])
+    assert (visible(bench)[0], bounds) == (5, ["20s"] * times)
 
 
 @pytest.mark.parametrize("lock", ["a stream", "a publication", "an erasure"])

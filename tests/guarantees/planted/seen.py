@@ -309,7 +309,10 @@ def a_clock_that_is_further_than_its_mark() -> None:
     rewrite(Confirmer._committed, ("(ONE_VIEW, {}), ", ""))
 
 
-@bug("tests/worker/test_confirmation.py::test_who_hangs_while_it_makes_releases_visible_keeps_no_lock_for_ever")
+@bug(
+    "tests/worker/test_confirmation.py::"
+    "test_who_hangs_while_it_confirms_keeps_no_view_and_no_lock_for_ever[_make_visible-1]"
+)
 def a_confirmation_without_an_end() -> None:
     """A worker that hangs in the middle of a confirmation keeps the lock of its stream for ever."""
     from service.publishing.confirmation import Confirmer
@@ -317,7 +320,10 @@ def a_confirmation_without_an_end() -> None:
     rewrite(Confirmer._show, (", seconds=SECONDS_TO_SHOW", ""))
 
 
-@bug("tests/worker/test_confirmation.py::test_who_hangs_while_it_reads_what_is_committed_keeps_no_view_for_ever")
+@bug(
+    "tests/worker/test_confirmation.py::"
+    "test_who_hangs_while_it_confirms_keeps_no_view_and_no_lock_for_ever[read_together-2]"
+)
 def a_view_without_an_end() -> None:
     """A worker that hangs while it reads what is committed keeps its view of the database for ever."""
     from service.publishing.confirmation import Confirmer
