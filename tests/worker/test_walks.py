@@ -276,10 +276,8 @@ def test_only_streams_that_have_changed_are_looked_at(bench: Bench, monkeypatch)
     bench.publish_all()
     for _ in range(3):
         audit.confirm()
-    looked, real = [], streams.of_each
-    monkeypatch.setattr(
-        streams, "of_each", lambda connection, identities: looked.append(identities) or real(connection, identities)
-    )
+    looked, real = [], streams.needed
+    monkeypatch.setattr(streams, "needed", lambda identities: looked.append(identities) or real(identities))
     audit.confirm()
     assert looked == []
     with bench.database.transaction() as connection:

@@ -58,8 +58,10 @@ def is_pulled_too_hard(event: TiltedObjective, configuration: Mapping[str, Any],
     """Return whether Λ is more than its publication says, though a charge of that ε was not too small for it.
 
     It is raised for no other reason (`learners.objective_perturbation`). The larger Λ is, the less the curvature costs.
+    Where the publication says none, any is right.
     """
-    if event.regularization <= configuration["learner"]["regularization"]:
+    promised = (configuration.get("learner") or {}).get("regularization")
+    if promised is None or event.regularization <= promised:
         return False
     cost = curvature(rank=event.rank, steepness=event.steepness, records=records, regularization=event.regularization)
     return cost < _CURVED * epsilon

@@ -38,7 +38,13 @@ New publications take `tracking`; those that began before there was one have ano
 """
 
 
-Steps = Literal["auto", 1, 2, 4, 8, 16]
+_Steps = Literal[1, 2, 4, 8, 16]
+Steps = Annotated[
+    Literal["auto"] | _Steps,
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "enum": ["auto"]}, {"type": "integer", "enum": list(get_args(_Steps))}]}
+    ),
+]
 """How many steps a batch makes. Powers of two, so that a run of steps ends with a batch (`noise.running_sums`)."""
 
 

@@ -150,7 +150,7 @@ def _wrong_document(document: Any, names: list[str]) -> str | None:
         if name == "x" and document[name] and not any(isinstance(row, list | dict) for row in document[name]):
             return '"x" must be a list of records, which are lists themselves: send one record as "x": [[…]]'
     if len(document) > len(names):
-        return f"a record of this stream has {listed(names)} and nothing else"
+        return f"a record of this stream has only {listed(names)}"
     sizes = {len(document[name]) for name in names}
     if len(sizes) > 1:
         return f"{listed(names)} must have one item per record each; their lengths differ"
