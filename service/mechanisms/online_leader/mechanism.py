@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from service.privacy.accounting.groups import UnitBound
     from service.schedules.schedule import Fit
 
+# Publications that run with `auto` go by these for ever: with others they would halt (`terms`).
 STEPS = (1, 2, 4, 8, 16)
 NOISE = 1.0  # of the mean of a part's gradients, in clipped gradients: the most with which `auto` makes so many steps
 PART = 125  # records at least
