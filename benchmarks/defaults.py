@@ -143,14 +143,20 @@ def settings(mechanism: dict[str, Any], schema: StreamSchema, epsilon: float) ->
             yield f"clip {times}, averaging {averaging}", _configuration(mechanism | more, DESCENT, epsilon)
 
 
-def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons: list[float], made: int | str) -> None:
-    """Measure defaults beside the best of other settings. made: how many steps of a batch these make."""
+def _cells(
+    names: list[str], batches: list[int], epsilons: list[float]
+) -> Iterator[tuple[str, int, float, Features, Labels, float]]:
+    """Yield a stream's name, a batch, an ε, the first 50,000 records and their norm_bound, if two batches are there."""
     for name, batch, epsilon in product(names, batches, epsilons):
         _, x, y, _, _ = data(name)
         x, y = x[:50_000], y[:50_000]
-        if len(y) < 2 * batch:
-            continue
-        norm = 1.0 if name in OF_LENGTH_1 else float(np.sqrt(x.shape[1]))
+        if len(y) >= 2 * batch:
+            yield name, batch, epsilon, x, y, 1.0 if name in OF_LENGTH_1 else float(np.sqrt(x.shape[1]))
+
+
+def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons: list[float], made: int | str) -> None:
+    """Measure defaults beside the best of other settings. made: how many steps of a batch these make."""
+    for name, batch, epsilon, x, y, norm in _cells(names, batches, epsilons):
         schema = _schema(x, y, norm)
         mechanism = LEADER | {"batch": batch, "steps": made}
         for (line, configuration), run in product(settings(mechanism, schema, epsilon), range(runs)):
@@ -162,12 +168,7 @@ def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons:
 def steps(path: Path, names: list[str], runs: int, batches: list[int], epsilons: list[float]) -> None:
     """Measure what several steps of a batch bring."""
     print("| stream | batch | ε | one step | auto | steps |\n|---|---|---|---|---|---|")
-    for name, batch, epsilon in product(names, batches, epsilons):
-        _, x, y, _, _ = data(name)
-        x, y = x[:50_000], y[:50_000]
-        if len(y) < 2 * batch:
-            continue
-        norm = 1.0 if name in OF_LENGTH_1 else float(np.sqrt(x.shape[1]))
+    for name, batch, epsilon, x, y, norm in _cells(names, batches, epsilons):
         shown, made = [], 1
         for chosen in (1, "auto"):
             configuration = _configuration(LEADER | {"batch": batch, "steps": chosen}, DESCENT, epsilon)

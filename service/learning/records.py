@@ -113,7 +113,10 @@ class Records:
         return np.arange(start, end) if self.slots is None else self.slots
 
     def between(self, start: int, end: int, first: int, last: int) -> Records:
-        """Return those in slots [start, end), of a range [first, last). ValueError if nobody can tell."""
+        """Return the records in slots [start, end) of these, which are of the slots [first, last).
+
+        ValueError where some records are missing and `slots` doesn't say which.
+        """
         slots = self.in_slots(first, last)
         return replace(self, slots=slots)[np.flatnonzero((slots >= start) & (slots < end))]
 

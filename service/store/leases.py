@@ -36,7 +36,7 @@ from service.store.schema_version import is_served
 from service.store.tables import leases
 
 _NOBODY = "nobody"
-"""The owner that `abandon` writes: nobody has this name, so the next owner is another one."""
+"""The owner that `abandon` writes. No worker has this name, so the next owner is always another one."""
 NOBODY_ASKS_FOR = 10
 """So many times the length of one's own leases: others may be set to other lengths, but not to such."""
 

@@ -77,7 +77,7 @@ class Publisher:
         self._queue, self._lookout, self._dask_scheduler = shop.queue, shop.lookout, shop.dask_scheduler
         self._look = Look(heard=-1, began=0.0, ended=0.0, waiting=[])
         self._served = set[int]()  # streams, since that look
-        self._unnoted: float | None = None  # seconds since an attempt ended that nobody has noted yet, if one did
+        self._unnoted: float | None = None  # seconds since an attempt ended that is not in the database yet
         self._not_before: dict[int, float] = {}  # publications that failed in a way nobody foresaw
 
     def run(self, stop: threading.Event) -> None:

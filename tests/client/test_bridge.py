@@ -284,7 +284,7 @@ def test_with_another_api_key_the_service_does_not_know_what_it_has(
 def test_messages_that_were_refused_are_sent_with_another_api_key(
     service: Service, client, jetstream, bridge, key_file
 ):
-    """Nothing of them is stored, so that nobody has to say whether they are."""
+    """The service stored nothing of them, so the bridge asks no user whether it did."""
     stream = client.stream(service.stream())
     jetstream.publish(*records(0, 3))
     key_file.write_text(service.key("read"))

@@ -75,7 +75,7 @@ def problem(slug: str, status: int) -> Answer:
     ids=lambda value: getattr(value, "status", None) or getattr(value, "reason", None),
 )
 def test_a_batch_that_was_refused_is_sent_on_any_later_day(tmp_path, later, certain, answer):
-    """Or that never reached the service: nobody has to say whether it is stored."""
+    """A batch that never reached the service, too. The client needs no answer whether it is stored."""
 
     def begin(journal) -> Request:
         call = append("days", np.zeros((3, 2)), key="days", journal=journal, patience=0)

@@ -170,7 +170,7 @@ def test_batches_are_the_same_however_records_come(pieces):
 @pytest.mark.parametrize("values", [["one", "two", "three"], [1.0, 2.0, 3.0]])
 @pytest.mark.parametrize("unit", [None, ["anna", "bert", "anna"]])
 def test_pieces_without_records_are_passed_over(values, unit):
-    """Such as of what a filter leaves of a file's parts: nobody can tell whether they hold texts."""
+    """A filter may leave a part of a file empty. Its columns don't say whether they would hold texts."""
     frame = pd.DataFrame({"t": values, "y": ["1", "0", "1"]})
     pieces = iter([frame[:0], frame[:2], frame[:0], frame[2:]])
     (batch,) = cut(blocks(pieces, "y", names=Names(classes=("1", "0")), unit=unit))

@@ -207,7 +207,7 @@ def test_several_urls_are_told_apart_though_passwords_hold_commas():
 
 
 def test_after_a_primary_did_not_answer_it_is_looked_where_primaries_are_now():
-    """A primary whose address or slots moved would be called away until somebody appends there."""
+    """Otherwise a primary whose address or slots moved counts as away until a client appends there."""
 
     class Moved(ListedPrimaries):
         refreshed = 0

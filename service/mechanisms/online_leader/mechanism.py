@@ -10,9 +10,9 @@ ever released is a function of that sum's noisy estimate and of others that do n
 taken with the first release that depends on it.
 
 With several `steps` a batch's slots are split, by their numbers alone, into as many parts, and each step is along the
-gradients of one. All above holds of parts in the place of batches: a record is in one part, so it enters one sum, and
-that fewer models are released than steps are made only takes away from what anybody sees. A run of steps begins with a
-batch, since both numbers of steps are powers of two, or the run never ends.
+gradients of one. All above holds of parts in the place of batches: a record is in one part, so it enters one sum. Fewer
+models are released than steps are made, which shows less. A run of steps begins with a batch: either the run never
+ends, or its number of steps is a power of two, as the batch's is.
 
 A step leaves `Part`s for the next; they are noise and iterates, secret, and committed with the release or
 not at all. Lost or rolled back they may not be made again: the publication then can't go on.
