@@ -201,11 +201,14 @@ def test_a_bridge_that_is_killed_while_it_works_loses_and_doubles_nothing(
 
 
 def test_a_refused_message_stops_the_bridge_without_a_subject_for_it(
-    service: Service, client, jetstream, bridge, capsys
+    service: Service, client, jetstream, bridge, capsys, monkeypatch
 ):
+    """Nor is it uncertain on the next day: the service stored nothing of its batch."""
     stream = client.stream(service.stream())
     jetstream.publish(*records(0, 2), b'{"x":["secret",2],"y":1}')
-    for _ in range(2):
+    now = time.time
+    for hours in (0, 1, 26):
+        monkeypatch.setattr(exchange.time, "time", lambda hours=hours: now() + hours * 3600)
         assert bridge(stream.name) == 1
         errors = capsys.readouterr().err
         assert "The service refused messages 3: row 2: x: " in errors

@@ -191,6 +191,11 @@ class Bridge:
             )
         )
 
+    async def _give_up(self, messages: Sequence[Message]) -> None:
+        """Note that the service stored none of these messages, and let the consumer deliver them again."""
+        await self._intend([])
+        await self._return(messages)
+
     async def _send(self, messages: list[Message], doubts: list[str]) -> int:
         """Send the messages that the note names, and acknowledge them; set those aside that the service refuses.
 
@@ -202,6 +207,7 @@ class Bridge:
             except InvalidRecords as refused:
                 bad = _refused(refused, messages)
                 if not bad or self._options.letters is None:
+                    await self._give_up(messages)
                     raise _stopped(refused, bad) from None
                 messages = [message for message in messages if message.sequence not in bad]
                 await self._intend(messages)
@@ -210,8 +216,7 @@ class Bridge:
             except Problem as problem:
                 if problem.slug != "too-large" or len(messages) == 1 or doubts:
                     if is_refusal(problem, doubts):
-                        await self._intend([])
-                        await self._return(messages)
+                        await self._give_up(messages)
                     raise
                 messages, rest = messages[: len(messages) // 2], messages[len(messages) // 2 :]
                 await self._intend(messages)
