@@ -367,9 +367,12 @@ def test_dead_letters_do_not_come_back(service: Service, jetstream, bridge, caps
     assert f"A JetStream stream other than {jetstream.name} must take" in capsys.readouterr().err
 
 
-def test_a_consumer_feeds_one_stream(service: Service, client, jetstream, bridge, capsys):
+def test_a_consumer_feeds_one_stream(service: Service, client, jetstream, bridge, key_file, capsys):
+    """None that is not there, as where its name was mistyped."""
+    key_file.write_text(service.key("ingest"))
     stream = client.stream(service.stream())
     jetstream.publish(*records(0, 3))
+    assert bridge(f"{stream.name}-mistyped") == 1
     assert bridge(stream.name) == 0
     assert bridge(service.stream()) == 1
     assert f"feeds the stream {stream.name}: use another consumer" in capsys.readouterr().err
