@@ -92,6 +92,8 @@ def _arrow(file: Path, *, parquet: bool) -> Iterator[tuple[str, object]]:
                 batch.validate(full=True)  # else a damaged one is read beyond its end
                 for number, record in enumerate(batch.to_pylist(), number + 1):  # noqa: B020 - it goes on counting
                     yield f"record {number}", record
+    except (MemoryError, OverflowError):
+        raise Unusable("the file is damaged, or needs more memory than there is") from None
     except (ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of what the file holds
             raise

@@ -201,11 +201,14 @@ def test_a_bridge_that_is_killed_while_it_works_loses_and_doubles_nothing(
 
 
 def test_a_refused_message_stops_the_bridge_without_a_subject_for_it(
-    service: Service, client, jetstream, bridge, capsys
+    service: Service, client, jetstream, bridge, capsys, monkeypatch
 ):
+    """Nor is it uncertain on the next day: the service stored nothing of its batch."""
     stream = client.stream(service.stream())
     jetstream.publish(*records(0, 2), b'{"x":["secret",2],"y":1}')
-    for _ in range(2):
+    now = time.time
+    for hours in (0, 1, 26):
+        monkeypatch.setattr(exchange.time, "time", lambda hours=hours: now() + hours * 3600)
         assert bridge(stream.name) == 1
         errors = capsys.readouterr().err
         assert "The service refused messages 3: row 2: x: " in errors
@@ -364,9 +367,12 @@ def test_dead_letters_do_not_come_back(service: Service, jetstream, bridge, caps
     assert f"A JetStream stream other than {jetstream.name} must take" in capsys.readouterr().err
 
 
-def test_a_consumer_feeds_one_stream(service: Service, client, jetstream, bridge, capsys):
+def test_a_consumer_feeds_one_stream(service: Service, client, jetstream, bridge, key_file, capsys):
+    """None that is not there, as where its name was mistyped."""
+    key_file.write_text(service.key("ingest"))
     stream = client.stream(service.stream())
     jetstream.publish(*records(0, 3))
+    assert bridge(f"{stream.name}-mistyped") == 1
     assert bridge(stream.name) == 0
     assert bridge(service.stream()) == 1
     assert f"feeds the stream {stream.name}: use another consumer" in capsys.readouterr().err

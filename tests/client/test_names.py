@@ -110,6 +110,15 @@ def test_a_name_that_there_is_not_is_explained(data, reason):
     assert SECRET not in str(refused.value)
 
 
+def test_one_text_is_no_list_of_names():
+    """Its letters would be taken for names."""
+    for wrong in ({"columns": "ab", "classes": 2}, {"columns": 2, "classes": 2}, {"class_names": "ab"}):
+        with pytest.raises(InvalidArgument, match=f'{next(iter(wrong))} must be a list of names, such as \\["first"'):
+            stream_settings("days", epsilon=1, **wrong)
+    with pytest.raises(InvalidArgument, match="features must be a list of names"):
+        list(blocks({"a": [1.0], "b": [2.0]}, features="ab"))
+
+
 @pytest.mark.parametrize("data", [pd.DataFrame(MIXED), pa.table(MIXED), MIXED, ROWS], ids=type)
 @pytest.mark.parametrize("wrong", [{"label": "Rain"}, {"label": "rain", "unit": "Rain"}])
 def test_a_wrong_name_of_a_label_or_a_unit_is_named(data, wrong):

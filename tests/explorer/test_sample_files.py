@@ -1,6 +1,7 @@
 """Samples in files of several kinds hold the same records."""
 
 import json
+import struct
 
 import numpy as np
 import pyarrow as pa
@@ -114,6 +115,18 @@ def test_a_damaged_file_is_refused(tmp_path, name, damage):
     (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
     with pytest.raises(Unusable, match="damaged, or not what its ending"):
         read_sample(tmp_path / name, "kind")
+
+
+@pytest.mark.parametrize("size", [2**62, 2**63 - 1])
+def test_a_damaged_file_that_asks_for_more_memory_than_there_is_is_refused(tmp_path, size):
+    path = tmp_path / "stream.arrow"
+    _stream(path)
+    with path.open("rb") as opened:
+        _, batch, *_ = ipc.MessageReader.open_stream(opened)
+        stated = struct.pack("<q", batch.body.size)
+    path.write_bytes(path.read_bytes().replace(stated, struct.pack("<q", size), 1))
+    with pytest.raises(Unusable, match="damaged, or needs more memory than there is"):
+        read_sample(path, "kind")
 
 
 def test_where_pyarrow_is_missing_the_file_is_refused_with_what_to_install(tmp_path, monkeypatch):

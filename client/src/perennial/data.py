@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from perennial.arrow_tables import NO_TABLE, SAME_NAME, columns_of
 from perennial.errors import InvalidData, InvalidRow
 from perennial.masks import is_missing, unmasked
-from perennial.names import UNNAMED, Names
+from perennial.names import UNNAMED, Names, listed
 from perennial.rows import NO_COLUMNS, Choice, Row, depth, has_names, is_row, named, read_row
 from perennial.units import ids_of
 
@@ -106,7 +106,7 @@ def blocks(
     choice = Choice(
         label=label if isinstance(label, str) else None,
         unit=unit if isinstance(unit, str) else None,
-        features=None if features is None else list(features),
+        features=None if features is None else listed("features", features),
         names=names,
     )
     made = _blocks(data, None if isinstance(label, str) else label, choice)

@@ -124,7 +124,14 @@ def described(columns: Any, label: str | None) -> list[Any]:
             for name, each in columns.items()
         ]
     names = getattr(columns, "column_names", getattr(columns, "columns", columns))
-    return [each if isinstance(each, Mapping) else str(each) for each in names if each != label]
+    return [each if isinstance(each, Mapping) else str(each) for each in listed("columns", names) if each != label]
+
+
+def listed(argument: str, names: Iterable[Any]) -> list[Any]:
+    """Return names as a list. Raises InvalidArgument where they are a single text, whose letters would be names."""
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise InvalidArgument(f'{argument} must be a list of names, such as ["first", "second"]')
+    return list(names)
 
 
 def _range(name: Any, ends: Any) -> list[Any]:

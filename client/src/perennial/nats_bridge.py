@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from perennial import appending, operations
 from perennial.errors import Busy, InvalidRecords, PerennialError, Problem, Uncertain, Unreachable
-from perennial.exchange import is_refusal, is_remembered
+from perennial.exchange import Request, ask, is_refusal, is_remembered, path_of
 from perennial.extras import needs
 from perennial.nats_source import ANSWER_SECONDS, BUCKET, Options, Source, connected, source
 from perennial.transport import AsyncTransport
@@ -118,7 +118,7 @@ class Bridge:
         except KeyNotFoundError as missing:
             entry = missing.entry  # of a note that people deleted; None: there never was one
         self._revision = 0 if entry is None else entry.revision or 0
-        if self._note.target != self._options.target:
+        if self._note.target != self._options.target and not await self._feeds_nothing():
             raise PerennialError(
                 f"The consumer {self._options.consumer} feeds the stream {self._note.target}: use another consumer."
             )
@@ -128,7 +128,12 @@ class Bridge:
                 "may be stored: use another name, or if that is wanted delete the key "
                 f"{self._source.place} of the bucket {BUCKET}."
             )
-        await self._write(self._note)
+        await self._write(replace(self._note, target=self._options.target))
+
+    async def _feeds_nothing(self) -> bool:
+        """Return whether the note names a stream that the service does not have, and no messages on their way there."""
+        schema = Request(path=f"{path_of('streams', self._note.target)}/schema")  # which a key that sends records sees
+        return not self._note.messages and (await self._transport.run(ask(schema, 404))).status == 404
 
     async def batches(self) -> AsyncIterator[int]:
         """Finish what was begun before, and go on; yield the number of messages of every batch."""
@@ -191,6 +196,11 @@ class Bridge:
             )
         )
 
+    async def _give_up(self, messages: Sequence[Message]) -> None:
+        """Note that the service stored none of these messages, and let the consumer deliver them again."""
+        await self._intend([])
+        await self._return(messages)
+
     async def _send(self, messages: list[Message], doubts: list[str]) -> int:
         """Send the messages that the note names, and acknowledge them; set those aside that the service refuses.
 
@@ -202,6 +212,7 @@ class Bridge:
             except InvalidRecords as refused:
                 bad = _refused(refused, messages)
                 if not bad or self._options.letters is None:
+                    await self._give_up(messages)
                     raise _stopped(refused, bad) from None
                 messages = [message for message in messages if message.sequence not in bad]
                 await self._intend(messages)
@@ -210,8 +221,7 @@ class Bridge:
             except Problem as problem:
                 if problem.slug != "too-large" or len(messages) == 1 or doubts:
                     if is_refusal(problem, doubts):
-                        await self._intend([])
-                        await self._return(messages)
+                        await self._give_up(messages)
                     raise
                 messages, rest = messages[: len(messages) // 2], messages[len(messages) // 2 :]
                 await self._intend(messages)

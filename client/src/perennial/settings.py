@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from perennial.errors import InvalidArgument
-from perennial.names import described
+from perennial.names import described, listed
 
 _EXAMPLES = {
     "budget": '{"epsilon": 4, "delta": 1e-6}',
@@ -44,7 +44,7 @@ def stream(
         named["columns"] = described(columns, label)
         features = len(named["columns"]) if features is None else features
     if class_names is not None:
-        named["class_names"] = list(class_names)
+        named["class_names"] = listed("class_names", class_names)
         if classes is None and bound is None and task is None:
             classes = len(named["class_names"])
     tasks = [

@@ -34,7 +34,7 @@ def build(settings: ActiveLearningMechanism, context: BuildContext) -> ActiveLea
             instead = {"step": "set mechanism.learning_rate", "clip": "set mechanism.clip"}.get(name, "leave it out")
             raise Refused(f"learner.{name}", f"{settings.kind} says how its steps are taken: {instead}")
     linear = linear_settings.linear(_labelled(context.stream), learner_settings)
-    learner, spent = _gradient(linear, settings, context.currency, context.capacity)
+    learner, spent = _gradient(linear, settings, context)
     how = _asking(settings, context.stream, learner)
     return ActiveLearning(
         learner=learner,
@@ -53,14 +53,14 @@ def _labelled(stream: StreamSchema) -> StreamSchema:
 
 
 def _gradient(
-    linear: Linear, settings: ActiveLearningMechanism, currency: Currency, cap: Fraction
+    linear: Linear, settings: ActiveLearningMechanism, context: BuildContext
 ) -> tuple[ActiveGradient, Fraction]:
     """Return what selects and takes steps, and what a record is charged for both. Raises Refused."""
     if linear.shape[0] != 1 or not linear.classes:
         raise Refused(
             "learner.loss", f"{settings.kind} asks about one hyperplane: two classes, and logistic or huber_hinge"
         )
-    epsilon, spent = _split(settings, currency, cap)
+    epsilon, spent = _split(settings, context)
     return ActiveGradient(
         **vars(linear),
         law=settings.selection,
@@ -91,10 +91,10 @@ def _asking(settings: ActiveLearningMechanism, stream: StreamSchema, learner: Ac
     }
 
 
-def _split(settings: ActiveLearningMechanism, currency: Currency, cap: Fraction) -> tuple[float, Fraction]:
+def _split(settings: ActiveLearningMechanism, context: BuildContext) -> tuple[float, Fraction]:
     """Return the ε of selection, and what a record is charged for selection and updates together, in its currency."""
-    selection, update = settings.epsilon_selection, settings.epsilon_update
-    if currency is Currency.ZCDP:
+    selection, update, cap = settings.epsilon_selection, settings.epsilon_update, context.capacity
+    if context.currency is Currency.ZCDP:
         if update is not None:
             raise Refused(
                 "mechanism.epsilon_update",
@@ -104,7 +104,7 @@ def _split(settings: ActiveLearningMechanism, currency: Currency, cap: Fraction)
         if Fraction(epsilon) ** 2 / 2 >= cap:
             raise Refused(
                 "mechanism.epsilon_selection",
-                f"its square over 2 leaves nothing of the rho of {float(cap):.6g} that privacy promises: at most "
+                f"its square over 2 leaves nothing of the rho of {_promised(context)}: at most "
                 f"{(2 * float(cap)) ** 0.5:.3g} does",
             )
         return epsilon, cap
@@ -113,12 +113,21 @@ def _split(settings: ActiveLearningMechanism, currency: Currency, cap: Fraction)
     if given > cap or (given == cap and not both):
         raise Refused(
             "mechanism.epsilon_update" if selection is None else "mechanism.epsilon_selection",
-            f"selection and updates share the epsilon of {float(cap)} that privacy promises, and each needs some of it",
+            f"selection and updates share the epsilon of {_promised(context)}, and each needs some of it",
         )
     spent = given if both else cap
     if selection is not None:
         return float(selection), spent
     return round_down(cap / 2 if update is None else cap - Fraction(update)), spent
+
+
+def _promised(context: BuildContext) -> str:
+    """Return what a slot may be charged; with units, beside what was asked for all records of one."""
+    if context.unit is None:
+        return f"{float(context.capacity):.6g} that privacy promises"
+    factor = context.unit.factor
+    whole = f"{float(context.capacity * factor):.6g} that privacy promises a unit"
+    return f"{float(context.capacity):.6g} that a slot may be charged, 1/{float(factor):.6g} of the {whole}"
 
 
 def _slab(settings: ActiveLearningMechanism, epsilon: float, norm_bound: float) -> Falling:

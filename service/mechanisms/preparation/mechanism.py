@@ -35,6 +35,7 @@ from service.mechanisms.preparation.once import MapOfFirstRecords
 from service.mechanisms.preparation.scales import LIMIT, Scaling, full_scales, scales
 from service.mechanisms.units import of_fits
 from service.privacy.accounting.events import NoisyCellCounts
+from service.privacy.accounting.groups import Batching
 from service.privacy.noise.counts import Change, calibrate
 
 if TYPE_CHECKING:
@@ -112,11 +113,20 @@ class Preparation(MapOfFirstRecords):
 
     def expected(self) -> dict[str, Any]:
         """Return how far off a quantile may be: the deviation of noise in half the cells, as a share of the records."""
-        off = self.noise().deviation() * math.sqrt(CELLS / 2) / self.slots
+        off = self.noise().deviation() * math.sqrt(CELLS / 2) / self._counted
         rough: dict[str, Any] = {"rank_deviation": off}
         if off > _ROUGH:
+            counted = "records" if self.unit is None else "units"
             rough["warning"] = (
-                f"each quantile may be off by {off:.0%} of the records: ask for more records or a larger epsilon, or "
+                f"each quantile may be off by {off:.0%} of the {counted}: ask for more records or a larger epsilon, or "
                 "give the stream a public standardize"
             )
         return {"scales": rough}
+
+    @property
+    def _counted(self) -> int:
+        """How many slots it reads; with units, how many units these are if each has as many there as can count."""
+        if self.unit is None:
+            return self.slots
+        of_one = Batching(bound=self.unit.bound, batch=self.records, one_contribution=False).contributions()
+        return -(-self.slots // of_one)

@@ -7,6 +7,7 @@ from math import isclose
 import numpy as np
 import pytest
 
+from service.inputs.refused import Refused
 from service.learning.records import Records, UnitPattern
 from service.mechanisms.active_learning import mechanism as active_learning
 from service.mechanisms.active_learning.active_gradient import ActiveGradient
@@ -55,6 +56,18 @@ def test_no_pattern_and_no_coins_cost_more_than_was_promised_and_the_worst_as_mu
                 seen = max(seen, *(cost(selected, slots) for selected in coins))
     assert seen <= promised
     assert isclose(seen, promised, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("delta", "selection", "shared"),
+    [(0, 0.5, "the epsilon of 0.25"), (1e-6, 0.2, r"the rho of 0\.0060\d+")],
+)
+def test_a_selection_that_leaves_nothing_is_refused_with_what_was_asked_for(delta, selection, shared):
+    """And with what of it a slot may be charged."""
+    with pytest.raises(
+        Refused, match=rf"{shared} that a slot may be charged, 1/4 of the \S+ that privacy promises a unit"
+    ):
+        made(WINDOW | {"epsilon_selection": selection}, DESCENT, unit={"max_records": 4}, delta=delta)
 
 
 def test_all_records_of_a_unit_in_a_batch_move_its_step_as_far_as_one(monkeypatch):

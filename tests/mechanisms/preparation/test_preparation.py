@@ -257,6 +257,15 @@ def test_a_plan_says_how_rough_scales_are_of_the_slots_that_are_read():
     assert "warning" not in prepared(2000).plan()["scales"]
 
 
+@pytest.mark.parametrize(("separation", "of_one"), [(1, 4), (1000, 2), (2000, 1)])
+def test_a_plan_says_how_rough_scales_are_of_units_that_have_as_many_records_as_can_count(separation, of_one):
+    mechanism = prepared(2000, unit={"max_records": 4, "min_separation": separation})
+    apart = prepared(2000, unit={"max_records": 4, "min_separation": 2000})
+    rough = mechanism.plan()["scales"]
+    assert math.isclose(rough["rank_deviation"], of_one * apart.plan()["scales"]["rank_deviation"])
+    assert "of the units:" in rough["warning"]
+
+
 def test_what_names_no_features_is_stored_as_before():
     assert "features" not in contract.configured(SCALE, None, 0).stored()
 
