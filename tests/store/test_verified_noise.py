@@ -1,10 +1,12 @@
 """`ledger verify` recomputes how far a record moves sums: noise for less is not paid for, whatever the release says."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from service.learners.registry import LEARNERS
+from service.ledger.verify import arrivals
 from service.ledger.verify.kinds import OF_LEARNERS, OF_MECHANISMS
 from service.ledger.verify.released import paid_for
 from service.mechanisms.registry import MECHANISMS
@@ -26,6 +28,7 @@ STEPS = "its noise is of another number of steps than its publication takes"
 ANOTHER_KIND = "its noise is added to something else than its publication adds any to"
 EXPIRES = "its noise lets other records expire than its publication says"
 BATCHES = {"kind": "independent_batches", "batch": 8}
+TWO_CLASSES = {"kind": "classification", "classes": 2}
 LEADER = {"kind": "online_leader", "batch": 8}
 EXPIRING = {"kind": "window_tree", "window": 2, "expiry": "leaf"}
 LATER = {"noise": "window_tree", "window": 3, "expiry": "leaf", "acknowledge_declassification": True}
@@ -155,6 +158,27 @@ def test_noise_of_another_kind_than_a_publication_makes_is_a_finding(name):
     scale = 100.0 * release.perturbation.noise.scale
     stated = otherwise | {"scale": scale}
     assert findings(mechanism, release, configuration.stored(), **stated) == [f"here: {finding}"]
+
+
+LESS_OFTEN = "publication p: its charges at arrival count less often than all records of a unit may cost"
+SELECTED = {"kind": "active_learning", "batching": "fixed_window", "size": 4}
+CATEGORIES = {"task": {"kind": "categorical", "cardinality": 3}}
+
+
+@pytest.mark.parametrize("delta", contract.DELTAS)
+@pytest.mark.parametrize("name", ["linear_queries", "active_learning"])
+def test_charges_of_units_that_count_less_often_are_a_finding_before_any_release(name, delta):
+    mechanism, learner, schema = {
+        "linear_queries": ({"kind": "linear_queries", "first": 8, "hits": 2}, None, CATEGORIES),
+        "active_learning": (SELECTED, {"kind": "noisy_gradient_descent"}, {"features": 2, "task": TWO_CLASSES}),
+    }[name]
+    units = StreamSchema.model_validate(schema | {"unit": {"max_records": 3}})
+    built = contract.built(units, contract.configured(mechanism, learner, delta))
+    owes = built.obligations()
+    publication = SimpleNamespace(name="p", kind=built.currency, owes=owes)
+    assert list(arrivals.units(publication)) == []
+    publication.owes = replace(owes, unit=owes.unit | {"factor": "2"})
+    assert list(arrivals.units(publication)) == [LESS_OFTEN]
 
 
 def test_verify_knows_the_kinds_of_all_mechanisms_and_learners():
