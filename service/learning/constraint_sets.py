@@ -53,13 +53,12 @@ class ConstraintSet:
             case "box":
                 return np.asarray(origin + np.clip(offset, -self.radius, self.radius))
             case "simplex":
-                return np.asarray(np.maximum(weights - _excess(weights, self.radius), 0.0))
+                return _left(weights, self.radius)
             case "l1_ball":
                 sizes = np.abs(offset)
                 if sizes.sum() <= self.radius:
                     return weights
-                shrunk = np.maximum(sizes - _excess(sizes, self.radius), 0.0)
-                return np.asarray(origin + np.sign(offset) * shrunk)
+                return np.asarray(origin + np.sign(offset) * _left(sizes, self.radius))
 
     def lowest(self, slope: Floats, origin: Floats) -> Floats:
         """Return weights in the set with the least <slope, weights>: the linear oracle."""
@@ -78,8 +77,12 @@ class ConstraintSet:
                 return np.asarray(origin + corner.reshape(slope.shape))
 
 
-def _excess(values: Floats, total: float) -> float:
-    """Return the t for which what is left of the values above t adds up to `total`."""
-    falling = np.sort(values, axis=None)[::-1]
+def _left(values: Floats, total: float) -> Floats:
+    """Return what is left of the values above the one number for which that adds up to `total`.
+
+    They are counted from the largest one, so that `total` is not lost beside values however large.
+    """
+    below = values - values.max()
+    falling = np.sort(below, axis=None)[::-1]
     excesses = (np.cumsum(falling) - total) / np.arange(1.0, len(falling) + 1.0)
-    return float(excesses[np.flatnonzero(falling > excesses)[-1]])
+    return np.asarray(np.maximum(below - excesses[np.flatnonzero(falling > excesses)[-1]], 0.0))

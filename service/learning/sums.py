@@ -46,6 +46,7 @@ SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP
 _PRECISION = 96  # bits of a sum below the longest gradient of one record
 _ROUGH_ROWS = 512
 _MOST_SAMPLED = 256  # records of a preconditioner, each of which is read by itself
+_BEYOND = 2.0**600
 
 
 @dataclass(frozen=True)
@@ -189,8 +190,13 @@ class SummedObjective:
 
 
 def _rounded(values: Floats, exponent: int) -> tuple[int, ...]:
-    """Return the nearest multiples of 2^exponent, in units of it."""
-    return tuple(map(int, np.rint(np.ldexp(values, -exponent)).ravel().tolist()))
+    """Return the nearest multiples of 2^exponent, in units of it.
+
+    Where a sum is not finite, as single precision makes it of very long weights and some records, it counts as one so
+    large that no search stays there and nothing is certified.
+    """
+    whole = np.rint(np.ldexp(values, -exponent)).ravel()
+    return tuple(map(int, np.where(np.isfinite(whole), whole, _BEYOND).tolist()))
 
 
 def _joined(parts: Sequence[tuple[Prepared, NDArray[np.generic]]]) -> tuple[Prepared, NDArray[np.generic]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from service.learning import sums
 from service.learning.losses import LOSSES
 from service.learning.objective import MARGIN, summed
 from service.learning.records import Prepared, Records
-from service.learning.solvers import accuracy
+from service.learning.solvers import SLACK, accuracy
 from service.learning.sums import Partial, Question, SummedObjective, answered, cut
 from tests.learning.test_solvers import gradient
 
@@ -160,6 +160,18 @@ def test_a_range_without_records_stays_at_its_centre():
     one, center = learner("logistic", 2), np.full((1, 4), 0.5)
     nothing = Records(x=np.zeros((0, 3), np.float32), y=np.zeros(0, np.int32), slots=np.zeros(0, np.int64))
     assert np.array_equal(one.fit(Held(nothing, 100), 100, center), center)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("far", "first"), [(1e37, 0.0), (1e37, 100.0)])
+def test_no_record_ends_a_fit_that_starts_where_single_precision_overflows(far, first):
+    """As a regression may, whose model became longer from fit to fit: 1e37·100 is more than single precision holds."""
+    one = replace(learner("squared", 0, 1e6), norm_bound=100.0)
+    x, center = np.zeros((60, 3), np.float32), np.zeros(one.shape)
+    x[0, 0], center[0, 0] = first, far
+    read = Records(x=x, y=np.zeros(60), slots=np.arange(60))
+    apart = np.linalg.norm(one.fit(Held(read, 60), 60, center) - one.fit(read, 60, center))
+    assert apart <= SLACK * one.sensitivity(60, center)
 
 
 def test_more_records_than_slots_and_records_of_units_are_refused():

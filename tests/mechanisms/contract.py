@@ -11,6 +11,7 @@ import numpy as np
 from service.learners.family import LinearFamily
 from service.learners.registry import LEARNERS
 from service.learning.records import Records
+from service.ledger.verify.kinds import expires_as_promised, is_of_its_kind
 from service.ledger.verify.sensitivities import is_too_flat, least_sensitivity
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
@@ -101,7 +102,7 @@ def keeps_its_promise(schema, configuration, releases=3, records=4096):
         for charge in step.charges:
             spent.update(dict.fromkeys(range(charge.start, charge.stop), Fraction(charge.amount)))
         for release in step.releases:
-            _is_paid_for(mechanism, release)
+            _is_paid_for(mechanism, release, configuration.stored())
             if not release.at_arrival:
                 spent.update(dict.fromkeys(range(*release.fit), Fraction(release.charge)))
         released += step.releases
@@ -111,11 +112,14 @@ def keeps_its_promise(schema, configuration, releases=3, records=4096):
     return mechanism, released
 
 
-def _is_paid_for(mechanism, release):
+def _is_paid_for(mechanism, release, promised):
     start, end = release.fit
     described = release.perturbation.to_json()
     slots = mechanism.training.count(start, end)
-    cost = events.from_json(described).cost(mechanism.currency, records=slots)
+    event = events.from_json(described)
+    assert is_of_its_kind(event, promised)
+    assert expires_as_promised(event, promised)
+    cost = event.cost(mechanism.currency, records=slots)
     assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.currency, slots)
     assert 0 < cost <= release.charge
     if isinstance(release.perturbation, events.AddedNoise):

@@ -1,10 +1,15 @@
 """`ledger verify` recomputes how far a record moves sums: noise for less is not paid for, whatever the release says."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from service.learners.registry import LEARNERS
+from service.ledger.verify import arrivals
+from service.ledger.verify.kinds import OF_LEARNERS, OF_MECHANISMS
 from service.ledger.verify.released import paid_for
+from service.mechanisms.registry import MECHANISMS
 from service.privacy.currency import Currency
 from service.streams.schema import StreamSchema
 from service.streams.slots import ALL_SLOTS
@@ -20,6 +25,13 @@ TOO_FLAT = "its noise is for an objective that one record bends less than it can
 PULLED = "its noise is for an objective that is regularized more than its publication says"
 FOUND = "its noise is for a minimiser that is found better than any can be"
 STEPS = "its noise is of another number of steps than its publication takes"
+ANOTHER_KIND = "its noise is added to something else than its publication adds any to"
+EXPIRES = "its noise lets other records expire than its publication says"
+BATCHES = {"kind": "independent_batches", "batch": 8}
+TWO_CLASSES = {"kind": "classification", "classes": 2}
+LEADER = {"kind": "online_leader", "batch": 8}
+EXPIRING = {"kind": "window_tree", "window": 2, "expiry": "leaf"}
+LATER = {"noise": "window_tree", "window": 3, "expiry": "leaf", "acknowledge_declassification": True}
 DEFAULTS = {"learner": {"regularization": 0.1}}
 
 
@@ -123,6 +135,55 @@ def test_fewer_steps_than_a_publication_takes_are_a_finding():
     assert findings(*promised, steps=29) == [f"here: {STEPS}"]
     chosen = published()
     assert findings(*chosen, steps=chosen[1].perturbation.steps - 1) == [], "nobody promised how many"
+
+
+OTHERWISE = {
+    # The sensitivity of statistics is recomputed, that of weights is taken as stated.
+    "statistics as weights": (WINDOW, "output_perturbation", {"added_to": "weights", "dimension": 18}, ANOTHER_KIND),
+    # Each step costs a record as much as one sum of those that no record is in two of.
+    "steps as batches": (BATCHES, "noisy_gradient_descent", {"added_to": "disjoint_gradient_sums"}, ANOTHER_KIND),
+    "expiry": (LEADER, "noisy_gradient_descent", {"factor": EXPIRING}, EXPIRES),
+    "expiry sooner": (LEADER | LATER, "noisy_gradient_descent", {"factor": EXPIRING}, EXPIRES),
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_noise_of_another_kind_than_a_publication_makes_is_a_finding(name):
+    mechanism, learner, otherwise, finding = OTHERWISE[name]
+    configuration = contract.configured(mechanism, {"kind": learner}, 1e-6)
+    mechanism = contract.built(SCHEMA, configuration)
+    read, _ = contract.reader(SCHEMA)
+    (release,) = mechanism.step(8, (), 1, read).releases
+    assert findings(mechanism, release, configuration.stored()) == []
+    scale = 100.0 * release.perturbation.noise.scale
+    stated = otherwise | {"scale": scale}
+    assert findings(mechanism, release, configuration.stored(), **stated) == [f"here: {finding}"]
+
+
+LESS_OFTEN = "publication p: its charges at arrival count less often than all records of a unit may cost"
+SELECTED = {"kind": "active_learning", "batching": "fixed_window", "size": 4}
+CATEGORIES = {"task": {"kind": "categorical", "cardinality": 3}}
+
+
+@pytest.mark.parametrize("delta", contract.DELTAS)
+@pytest.mark.parametrize("name", ["linear_queries", "active_learning"])
+def test_charges_of_units_that_count_less_often_are_a_finding_before_any_release(name, delta):
+    mechanism, learner, schema = {
+        "linear_queries": ({"kind": "linear_queries", "first": 8, "hits": 2}, None, CATEGORIES),
+        "active_learning": (SELECTED, {"kind": "noisy_gradient_descent"}, {"features": 2, "task": TWO_CLASSES}),
+    }[name]
+    units = StreamSchema.model_validate(schema | {"unit": {"max_records": 3}})
+    built = contract.built(units, contract.configured(mechanism, learner, delta))
+    owes = built.obligations()
+    publication = SimpleNamespace(name="p", kind=built.currency, owes=owes)
+    assert list(arrivals.units(publication)) == []
+    publication.owes = replace(owes, unit=owes.unit | {"factor": "2"})
+    assert list(arrivals.units(publication)) == [LESS_OFTEN]
+
+
+def test_verify_knows_the_kinds_of_all_mechanisms_and_learners():
+    assert {family.kind for family in MECHANISMS if not family.takes_any_learner} == OF_MECHANISMS.keys()
+    assert set(LEARNERS.kinds()) == OF_LEARNERS.keys()
 
 
 def test_weights_that_are_said_to_be_smaller_are_looked_at_with_the_sensitivity():

@@ -112,3 +112,4 @@ def _of_publication(rows: Rows, stream: Stream, publication: Publication) -> Ite
     yield from read(where, charges.have_releases(rows, publication))
     yield from read(where, arrivals.instances(rows, publication))
     yield from read(where, arrivals.coins(rows, publication))
+    yield from read(where, arrivals.units(publication))

@@ -6,7 +6,9 @@ from fractions import Fraction
 from sqlalchemy import select
 
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
+from service.privacy.accounting.groups import UnitBound
 from service.privacy.accounting.obligations import AtArrival, OnOpening
+from service.privacy.accounting.unit_factors import factor_of
 from service.privacy.currency import Currency
 from service.privacy.noise.sparse_vector import Instance
 from service.store import releases, tables
@@ -70,3 +72,15 @@ def coins(rows: Rows, publication: Publication) -> Iterator[str]:
         paid = row.stop - publication.start
     if paid != publication.position:
         yield f"{where}: not all of its records have paid for their coins"
+
+
+def units(publication: Publication) -> Iterator[str]:
+    """Check that what is charged before any release counts as often as all records of a unit may cost."""
+    charging, unit = publication.owes.charging, publication.owes.unit
+    if unit is None or not isinstance(charging, AtArrival | OnOpening):
+        return
+    event = charging.event if isinstance(charging, AtArrival) else charging.first
+    bound = UnitBound(max_records=unit["max_records"], min_separation=unit["min_separation"])
+    if factor_of(event, Currency(publication.kind), bound, records=1) > Fraction(unit["factor"]):
+        where = f"publication {publication.name}"
+        yield f"{where}: its charges at arrival count less often than all records of a unit may cost"

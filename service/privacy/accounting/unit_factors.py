@@ -16,6 +16,7 @@ from service.privacy.accounting.events import (
     NoisyRunningSums,
     NoisySelectedGradients,
     NoisyWeights,
+    OpenedInstance,
     TiltedObjective,
 )
 from service.privacy.accounting.groups import Batching, UnitBound, group_factor, independent, shared
@@ -48,7 +49,7 @@ def factor_of(event: PrivacyEvent, currency: Currency, bound: UnitBound, records
             return Fraction(bound.max_records)
         share = rounding_share(cast("Correlated", event.sums), event.sensitivity)
         return group_factor(carried(event.factor, batching, rounding=share))
-    if isinstance(event, MeasuredQuery):
+    if isinstance(event, MeasuredQuery | OpenedInstance):
         return Fraction(bound.max_records) if currency is Currency.PURE else group_factor(shared(bound))
     if isinstance(event, _INDEPENDENT):
         return group_factor(independent(batching))

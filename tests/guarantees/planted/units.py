@@ -291,6 +291,17 @@ def a_group_factor_that_nobody_computes_anew() -> None:
     rewrite(released.paid_for, ('> Fraction(unit["factor"])', "< 0"))
 
 
+@bug(
+    "tests/store/test_verified_noise.py::test_charges_of_units_that_count_less_often_are_a_finding_before_any_release"
+    "[linear_queries-0]"
+)
+def a_group_factor_that_counts_from_the_first_release_on() -> None:
+    """The verifier believes the factor of a publication that has charged and released nothing yet."""
+    from service.ledger.verify import arrivals
+
+    rewrite(arrivals.units, ('> Fraction(unit["factor"])', "< 0"))
+
+
 @bug(f"{_COUNTING}::test_no_slot_of_an_erased_unit_counts_though_it_is_erased_while_it_is_counted[while-bench0]")
 def an_erasure_that_comes_while_slots_are_counted() -> None:
     """Slots are numbered by the counts from before it."""
