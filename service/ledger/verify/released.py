@@ -7,9 +7,8 @@ from fractions import Fraction
 from typing import Any
 
 from service.ledger.verify.counted import change_of
-from service.ledger.verify.kinds import expires_as_promised, is_of_its_kind
 from service.ledger.verify.reading import read
-from service.ledger.verify.samples import is_of_its_sample, is_of_its_steps
+from service.ledger.verify.samples import expires_as_promised, is_of_its_sample, is_of_its_steps
 from service.ledger.verify.sensitivities import (
     is_found_too_well,
     is_pulled_too_hard,
@@ -122,8 +121,6 @@ def _for_what_it_is_added_to(
     where: str, publication: Publication, row: Mapping[str, Any], event: PrivacyEvent, records: int
 ) -> Iterator[str]:
     """Yield what is wrong where the noise of a release of so many slots is not for what it was added to."""
-    if not is_of_its_kind(event, publication.configuration):
-        yield f"{where}: its noise is added to something else than its publication adds any to"
     if not expires_as_promised(event, publication.configuration):
         yield f"{where}: its noise lets other records expire than its publication says"
     if isinstance(event, NoisyCounts) and event.change != change_of(event, row["model"], row["shape"]):

@@ -321,12 +321,12 @@ def steps_that_are_as_many_as_stated() -> None:
     rewrite(released._for_what_it_is_added_to, ("not is_of_its_steps(event, publication.configuration)", "False"))
 
 
-@bug(f"{_NOISE}::test_noise_of_another_kind_than_a_publication_makes_is_a_finding[statistics as weights]")
-def noise_of_any_kind() -> None:
-    """Statistics may be released as weights, of which nobody recomputes how far a record moves them."""
+@bug(f"{_NOISE}::test_noise_that_lets_other_records_expire_than_a_publication_says_is_a_finding[expiry]")
+def records_that_expire_as_stated() -> None:
+    """A publication that never declassifies may release with noise of which old records get nothing."""
     from service.ledger.verify import released
 
-    rewrite(released._for_what_it_is_added_to, ("not is_of_its_kind(event, publication.configuration)", "False"))
+    rewrite(released._for_what_it_is_added_to, ("not expires_as_promised(event, publication.configuration)", "False"))
 
 
 _UNITS = "tests/worker/test_units.py"
