@@ -1,4 +1,4 @@
-"""Of how many slots a release was to be, in how many steps, and what expires: from what its publication promises."""
+"""How many slots and steps a release is of, and what it lets expire, recomputed from what its publication promises."""
 
 from collections.abc import Mapping
 from typing import Any
