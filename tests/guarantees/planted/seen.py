@@ -331,6 +331,14 @@ def a_view_without_an_end() -> None:
     rewrite(Confirmer._committed, ("limit = within(connection, SECONDS_TO_SHOW)", "limit = ()"))
 
 
+@bug("tests/store/test_database.py::test_who_hangs_after_a_pipeline_keeps_no_lock[pipelined]")
+def a_session_that_seems_busy() -> None:
+    """A worker or an API that hangs between two pipelines keeps its locks for ever: its session is not idle."""
+    from service.store import driver
+
+    rewrite(driver._Pipeline._exit_gen, ("flush=False", "flush=True"))
+
+
 @bug("tests/worker/test_ticks.py::test_who_hangs_while_it_publishes_at_a_tick_keeps_its_lock_for_seconds")
 def a_tick_with_the_longest_bound() -> None:
     """A worker that hangs while it publishes at a tick keeps the lock of its stream for ten minutes."""
