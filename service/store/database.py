@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any
 
 import psycopg
-from psycopg.abc import RV, PQGen
 from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.rows import namedtuple_row
 from sqlalchemy import (
@@ -39,6 +38,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoneIsFree
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from service.store.driver import Session
 from service.store.unwritten import to_json
 
 NEW_RECORDS = "perennial_records"  # payload: name of the stream
@@ -80,34 +80,12 @@ _AWAY = (OperationalError, NoneIsFree, psycopg.OperationalError, ReadOnlySqlTran
 
 CONNECTING: dict[str, Any] = {
     "connect_timeout": 5,
-    # Of a server that is gone without a word. One that only says nothing is given up by `_Session`.
+    # Of a server that is gone without a word. One that only says nothing is given up by `driver.Session`.
     "tcp_user_timeout": 20_000,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-
-
-class _Session(psycopg.Connection[Any]):
-    """Waits so long for an answer and no longer, whatever hangs: the server, the network, or something in between."""
-
-    seconds = 300.0
-
-    def _start_query(self) -> PQGen[None]:
-        """As psycopg's own, but in a pipeline: the answer to BEGIN comes with the others, a round trip less."""
-        if self._pipeline is None:
-            yield from super()._start_query()
-        elif self.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE and not self.autocommit:
-            yield from self._exec_command(self._get_tx_start_command())
-
-    def wait(self, gen: PQGen[RV], interval: float = 0.5, timeout: float | None = None) -> RV:
-        """As psycopg's own, which would wait for ever where nothing else is said, and look for Ctrl-C more often."""
-        try:
-            return super().wait(gen, interval, self.seconds if timeout is None else timeout)
-        except psycopg.OperationalError:
-            if timeout is None and self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
-                self.pgconn.finish()  # the answer may still come, to a later question
-            raise
 
 
 class Database:
@@ -138,8 +116,8 @@ class Database:
         event.listen(self.engine, "begin", _begun)
         event.listen(self.engine, "before_cursor_execute", _written_durably)
 
-    def _connect(self, **named: Any) -> _Session:
-        session = _Session.connect(**named)
+    def _connect(self, **named: Any) -> Session:
+        session = Session.connect(**named)
         session.seconds = self._seconds
         try:
             require_durability(session.execute(str(DURABILITY)).fetchone())

@@ -18,9 +18,11 @@ from typing import NamedTuple
 
 from sqlalchemy import ARRAY, Connection, Select, Text, and_, bindparam, func, or_, select
 
-from service.store.database import read_together
+from service.store.database import read_together, within
 from service.store.publications import newest_visible
 from service.store.tables import parked, publications, releases, streams
+
+SECONDS_TO_LOOK = 20.0  # after which the transaction of a look is ended whose API hangs: as long as that waits at most
 
 
 class Newest(NamedTuple):
@@ -56,7 +58,8 @@ def look(connection: Connection, known: Newest) -> Look | None:
         known: the publication as it was seen before.
     """
     bound = {"publication": known.id, "promise": known.promise}
-    locked, rows = read_together(connection, (_LOCK, bound), (_SETTLED, bound))
+    limit = within(connection, SECONDS_TO_LOOK)
+    *_, locked, rows = read_together(connection, *limit, (_LOCK, bound), (_SETTLED, bound))
     if not rows:
         return None
     (row,) = rows

@@ -2,13 +2,15 @@
 
 import threading
 import time
+from contextlib import suppress
 
 import psycopg
 import pytest
-from sqlalchemy import bindparam, literal, select, text
+from sqlalchemy import LargeBinary, bindparam, func, literal, select, text
 
 from service.store.database import Database, DatabaseUnavailable, heard, notify, pipelined, read_together, within
 from service.store.tables import streams
+from tests.conftest import wait_until
 
 
 @pytest.fixture(params=[True, False], ids=["pipelined", "one by one"])
@@ -29,6 +31,19 @@ def test_each_query_has_its_own_rows_in_one_transaction(database):
         assert connection.execute(text("SELECT count(*) FROM one")).scalar_one() == 1
     assert none == []
     assert [(row.twice, row.word) for row in (*two, *four)] == [(2, "kept"), (4, "kept")]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_values_that_are_larger_than_what_a_socket_takes_at_once_come_and_go(database, fails):
+    large, back = bytes(2**22), select(bindparam("value", type_=LargeBinary).label("value"))
+    queries = [(back, {"value": large})] * 3
+    if fails:
+        queries[1:1] = [(select(text("1/0")), {})]
+    with suppress(psycopg.errors.DivisionByZero), database.transaction() as connection:
+        assert [row.value for (row,) in read_together(connection, *queries)] == [large] * 3
+        assert not fails
+    with database.transaction() as connection:
+        assert read_together(connection, (select(streams), {})) == [[]]
 
 
 def test_a_connection_that_is_cut_is_told_and_replaced(world, database):
@@ -60,6 +75,24 @@ def test_a_transaction_ends_within_its_time_also_in_the_middle_of_a_pipeline(dat
     with database.transaction() as connection:
         assert read_together(connection, (select(streams), {}), *within(connection, 60)) != []
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
+
+
+@pytest.mark.parametrize("database", [True], ids=["pipelined"], indirect=True)
+def test_who_hangs_after_a_pipeline_keeps_no_lock(world, database):
+    """The server ends its transaction, as any that is left idle."""
+    other = Database(world.settings.database_url)
+    at_once = select(func.set_config("idle_in_transaction_session_timeout", "1", True))
+    with pytest.raises(DatabaseUnavailable), database.transaction() as connection:
+        slow = (select(func.pg_backend_pid().label("pid"), func.pg_sleep(0.05)), {})
+        _, ((pid, _),) = read_together(connection, (at_once, {}), slow)
+
+        def is_there() -> bool:
+            with other.transaction() as beside:
+                return bool(beside.execute(text("SELECT FROM pg_stat_activity WHERE pid = :pid"), {"pid": pid}).all())
+
+        wait_until(lambda: not is_there())
+        connection.execute(text("SELECT 1"))
+    other.close()
 
 
 @pytest.mark.parametrize("database", [False], ids=["one by one"], indirect=True)

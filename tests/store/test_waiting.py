@@ -16,7 +16,7 @@ from tests.conftest import Service, World, ok, wait_until
 
 ROOT = Path(__file__).parents[2]
 CONNECTS = re.compile(  # what makes a connection, or a place for others to connect to
-    r"(create_engine|from_url|Redis|_Teller|socket\.socket|(psycopg|_Session)\.connect|opener\.open|urlopen)$"
+    r"(create_engine|from_url|Redis|_Teller|socket\.socket|(psycopg|Session)\.connect|opener\.open|urlopen)$"
     r"|(create_connection|open_(unix_)?connection|(create|start)_(unix_|http_)?server|bind_socket)$|^(httpx|requests)\.|^Client$"
 )
 

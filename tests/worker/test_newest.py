@@ -4,7 +4,7 @@
 from decimal import Decimal
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 
 from service.ledger import open_ledger
 from service.store import newest, tables
@@ -84,8 +84,9 @@ def test_a_look_at_a_publication_that_is_not_the_same_any_more_finds_nothing(ben
 
 
 @pytest.mark.parametrize("bench", [SLOW], indirect=True)
-def test_a_look_waits_for_nobody_and_leaves_no_lock(bench: Bench):
+def test_a_look_waits_for_nobody_and_leaves_no_lock_nor_keeps_it_for_ever(bench: Bench):
     with bench.database.look() as reading:
         assert newest.look(reading, seen(bench)).seconds > 0
+        assert reading.execute(text("SHOW transaction_timeout")).scalar_one() == "20s"
     with bench.database.transaction() as connection:
         open_ledger(connection, 1)

@@ -205,6 +205,14 @@ def a_look_that_does_not_ask_for_the_streams_lock() -> None:
     rewrite(newest.look, ("not locked or ", ""))
 
 
+@bug("tests/worker/test_newest.py::test_a_look_waits_for_nobody_and_leaves_no_lock_nor_keeps_it_for_ever[bench0]")
+def a_look_without_an_end() -> None:
+    """An API that hangs in the middle of a look keeps the lock of the stream for ever."""
+    from service.store import newest
+
+    rewrite(newest.look, ("limit = within(connection, SECONDS_TO_LOOK)", "limit = ()"))
+
+
 @bug("tests/api/test_linearizable.py::test_no_answer_is_older_than_its_question_and_no_key_outlives_its_time")
 def a_look_that_holds_though_a_release_is_not_confirmed_yet() -> None:
     """It becomes visible before the next tick."""
@@ -329,6 +337,14 @@ def a_view_without_an_end() -> None:
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer._committed, ("limit = within(connection, SECONDS_TO_SHOW)", "limit = ()"))
+
+
+@bug("tests/store/test_database.py::test_who_hangs_after_a_pipeline_keeps_no_lock[pipelined]")
+def a_session_that_seems_busy() -> None:
+    """A worker or an API that hangs between two pipelines keeps its locks for ever: its session is not idle."""
+    from service.store import driver
+
+    rewrite(driver._Pipeline._exit_gen, ("flush=False", "flush=True"))
 
 
 @bug("tests/worker/test_ticks.py::test_who_hangs_while_it_publishes_at_a_tick_keeps_its_lock_for_seconds")
