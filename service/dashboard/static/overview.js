@@ -66,7 +66,7 @@ function draw() {
   );
   const unwell = [...streams.filter(unwellStream), ...publications.filter((each) => each.state === "halted")];
   $("summary").textContent = [
-    streams.length && counted(streams.length, "stream"),
+    streams.length && `${$("more").hidden ? "" : "the newest "}${counted(streams.length, "stream")}`,
     streams.length && counted(publications.length, "publication"),
     unwell.length && `${unwell.length} need attention`,
     words.length && `${count(found.length)} found`,
