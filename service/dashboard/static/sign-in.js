@@ -2,7 +2,9 @@ import { signIn } from "./api.js";
 import { prefetch } from "./charts.js";
 import { $ } from "./dom.js";
 
-const next = new URLSearchParams(location.search).get("next") ?? "";
+const parameters = new URLSearchParams(location.search);
+const next = parameters.get("next") ?? "";
+if (parameters.has("ended")) $("sign-in-problem").textContent = "The session has ended, or its key was revoked. Sign in again.";
 
 $("sign-in").addEventListener("submit", async (event) => {
   event.preventDefault();
