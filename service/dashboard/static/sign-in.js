@@ -12,7 +12,7 @@ $("sign-in").addEventListener("submit", async (event) => {
   button.disabled = true;
   try {
     await signIn(field.value.trim());
-    location.replace(/^\/dashboard(\/[a-z0-9/-]*)?(\?stream=[a-z0-9-]*)?(#[a-z0-9]*)?$/.test(next) ? next : "/dashboard"); // never to another site
+    location.replace(/^\/dashboard(\/[a-z0-9/-]*)?(\?(stream|find)=[\w%.-]*)?(#[a-z0-9]*)?$/.test(next) ? next : "/dashboard"); // never to another site
   } catch (error) {
     $("sign-in-problem").textContent =
       error.status === 401 ? "No such key, or it was revoked. Check that all of it was copied." : error.message;
