@@ -25,7 +25,7 @@ def admit(connection: Connection, stream: Stream, new: NewPublication, visible: 
         NameTaken: a publication that the asking key may see has this name.
         TooManyDraws: all draws of nearly exact noise on the stream would pass the slack of a budget held in ρ.
     """
-    if publications.find(connection, new.name, visible=visible) is not None:  # else the budget is spoken of
+    if publications.find(connection, new.name, visible=visible) is not None:  # first: a budget that is used up hides it
         raise NameTaken(new.name)
     cost = cap(stream.accounting, new.epsilon, new.delta, units=new.obligations.unit is not None)
     check(connection, stream, cost, new.start, new.obligations.slots)

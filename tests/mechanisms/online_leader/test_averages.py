@@ -194,7 +194,7 @@ def test_regressions_are_never_surprised(monkeypatch):
 
 
 def test_a_regression_is_learnt_alike_whatever_its_bound(monkeypatch):
-    """A ball that many units away would hold back weights that large labels need."""
+    """A ball that does not grow with the bound holds back the weights that large labels need."""
     monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
     rng = np.random.default_rng(7)
     x = rng.normal(size=(400, FEATURES)).astype(np.float32)
