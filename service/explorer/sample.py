@@ -46,7 +46,10 @@ def read_sample(file: Path, label: str, bound: float | None = None) -> Sample:
     lines = read_lines(file)
     _, names = next(lines, ("", []))
     if label not in names:
-        raise Unusable(f"the file has no column {label}: give --label one of its columns' names")
+        advice = "give --label one of its columns' names"
+        if len(names) == 1 and ";" in names[0]:
+            advice = "semicolons separate its values; save it with commas between values, and points in numbers"
+        raise Unusable(f"the file has no column {label}: {advice}")
     if len(set(names)) < len(names):
         raise Unusable("two columns have the same name: rename one")
     place = names.index(label)

@@ -10,6 +10,7 @@ from service.privacy.accounting.budget import cap
 from service.privacy.accounting.composition import PrivacyLoss, Slots
 from service.privacy.noise.sampler_distance import is_small
 from service.store import publications
+from service.store.keys import NameTaken
 from service.store.publications import NewPublication, Publication
 from service.store.streams import Stream
 
@@ -24,6 +25,8 @@ def admit(connection: Connection, stream: Stream, new: NewPublication, visible: 
         NameTaken: a publication that the asking key may see has this name.
         TooManyDraws: all draws of nearly exact noise on the stream would pass the slack of a budget held in ρ.
     """
+    if publications.find(connection, new.name, visible=visible) is not None:  # first: a budget that is used up hides it
+        raise NameTaken(new.name)
     cost = cap(stream.accounting, new.epsilon, new.delta, units=new.obligations.unit is not None)
     check(connection, stream, cost, new.start, new.obligations.slots)
     if stream.budget.in_rho:

@@ -66,6 +66,7 @@ class TestSigningIn:
         assert page.context.cookies() == []
         page.goto("/dashboard")
         expect(page.get_by_label("API key")).to_be_visible()
+        expect(page.get_by_role("alert")).to_be_empty()
 
     def test_nobody_is_led_to_another_site(self, service: Service, page: Page):
         page.goto("/dashboard/sign-in?next=//elsewhere.example")
@@ -104,6 +105,8 @@ class TestOverview:
         page.get_by_label("Search").fill(f"SLIDING running {streams[0]}")
         expect(page.get_by_role("article", name=streams[0])).to_be_visible()
         expect(page.get_by_role("article")).to_have_count(1)
+        expect(page.get_by_role("status")).to_have_text("17 streams, 1 publication, 1 found")
+        page.reload()  # or come back to it
         expect(page.get_by_role("status")).to_have_text("17 streams, 1 publication, 1 found")
         page.get_by_label("Search").fill("no such thing")
         expect(page.locator("#streams")).to_have_text("No stream has all these words.")

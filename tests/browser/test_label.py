@@ -282,6 +282,19 @@ def test_a_key_that_is_revoked_takes_nothing_that_was_chosen(service: Service, p
     page.remove_listener("dialog", stay)
 
 
+def test_a_page_to_look_at_leaves_when_its_session_ends_and_says_so(service: Service, page: Page):
+    key = service.key("read")
+    enter(page.context, key)
+    page.goto("/dashboard?find=two%20words")
+    expect(page.locator("#who-name")).not_to_be_empty()
+    page.context.clear_cookies()
+    page.locator("html").dispatch_event("visibilitychange")  # it looks again
+    expect(page.get_by_role("alert")).to_have_text("The session has ended, or its key was revoked. Sign in again.")
+    page.get_by_label("API key").fill(key)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{service.url}/dashboard?find=two%20words")
+
+
 def test_nothing_is_chosen_for_a_record_that_is_waited_for_no_more(service: Service, with_own_clock: Page):
     stream, publication = asking(service, records=0, size=2, label_seconds=600)
     page = opened(service, with_own_clock, publication)

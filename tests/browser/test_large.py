@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from service.ledger import spending
 from service.store.database import Database
 from tests.browser.looking import activate, until
-from tests.conftest import Service, unique
+from tests.conftest import Service, ok, unique
 
 RELEASES, RANGES, LONG = 10_000, 100_000, 10
 # A page may use so many times the processor time of `WORK` to answer one act. It uses half of that to three times it.
@@ -70,6 +70,16 @@ def large(service: Service) -> Iterator[tuple[str, str]]:
         assert spending.exact(connection, row.stream_id, 0, RANGES * LONG) is None  # too many to be told one by one
     database.close()
     return stream, name
+
+
+def test_of_many_streams_the_newest_are_shown_and_said_to_be_these(service: Service, reader: Page):
+    service.stream()
+    (newest,) = ok(service.client().get("/v1/streams?limit=1"))["items"]
+    hundred = {"items": [newest | {"name": f"{newest['name']}-{number}"} for number in range(100)]}
+    reader.route("**/v1/streams?limit=100", lambda route: route.fulfill(json=hundred))
+    reader.goto("/dashboard")
+    expect(reader.get_by_role("status")).to_contain_text("the newest 100 streams, ")
+    reader.unroute("**/v1/streams?limit=100")
 
 
 def busy(page: Page, act: Callable[[], object]) -> float:

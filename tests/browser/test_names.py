@@ -22,6 +22,15 @@ def test_pages_show_names_of_columns_and_classes(service: Service, page: Page):
         expect(page.locator("main")).to_contain_text("0 cat, 1 dog")
 
 
+def test_a_publication_shows_few_of_many_names_and_its_stream_all(service: Service, reader: Page):
+    stream = service.stream(features=25, columns=[f"column {number}" for number in range(25)])
+    publication = service.publish(stream, {"kind": "sliding_window", "block": 10, "blocks": 3})
+    reader.goto(f"/dashboard/publications/{publication}")
+    expect(reader.locator("#names")).to_contain_text("column 19 and 5 more")
+    reader.goto(f"/dashboard/streams/{stream}")
+    expect(reader.locator("#facts")).to_contain_text("column 23, column 24")
+
+
 def test_who_labels_sees_names_and_what_was_sent(service: Service, page: Page):
     stream = unlabelled(service, columns=COLUMNS, class_names=CLASSES)
     publication = publish(service, stream, lease_seconds=3000)

@@ -114,6 +114,7 @@ UTF_8, DAMAGED = "it is not UTF-8: save it as UTF-8", "it is damaged, or no file
             "a,b\n" + "1,2\n" * 400_000 + f"1,{SECRET},3\n",
             "row 400002, .* has 3 values, and the header 2 names",
         ),
+        ("days.csv", f"a;b\n1,5;{SECRET}\n", "semicolons separate its values: save it with commas"),
         ("days.csv", "a,b\n1,2\n".encode("utf-16"), UTF_8),
         ("days.csv", "a,b\n1,2\n".encode("utf-16-le"), UTF_8),
         ("days.csv", "Größe,b\n1,2\n".encode("latin-1"), UTF_8),
@@ -131,7 +132,7 @@ UTF_8, DAMAGED = "it is not UTF-8: save it as UTF-8", "it is damaged, or no file
         ("days.arrow", as_arrow(), DAMAGED),
         ("days.arrow", as_arrow()[:3000], DAMAGED),
     ],
-    ids=range(17),
+    ids=range(18),
 )
 def test_an_error_says_what_is_wrong_with_a_file(tmp_path, name, content, reason):
     with pytest.raises(InvalidData, match=f"{name}: it can't be read as .*{reason}") as refused:

@@ -79,6 +79,7 @@ def test_records_as_a_stream_takes_them_are_a_sample(tmp_path):
         ("a.ndjson", '{"x": 1, "y": null}\n', None, "line 1 has no label"),
         ("a.csv", "x,y\n1,2\n1,\n", None, "line 3 has no label"),
         ("a.csv", "x,y\n1,2\n1e39,2\n", None, "line 3: column x is not a finite number of 32 bits"),
+        ("a.csv", "x;y\n1,5;2\n", None, "no column y: semicolons separate its values"),
         ("a.csv", "x,x,y\n", None, "two columns have the same name"),
         ("a.csv", f"x,y\n1,2\n{140_000 * chr(49)},2\n", None, "line 3 is no CSV: a value is too long"),
         ("a.csv", "x,y\n1,2\n1,-2.5\n", 2.0, "line 3: the label is no number within ±2"),

@@ -26,6 +26,7 @@ ROWS_GATHERED = 10_000
 _LABELS = "The labels"
 _NUMBERS = "biuf"  # numpy's kinds
 _MIXED = "some values are texts, and others numbers or missing: give one or the other."
+_SEMICOLONS = ", but one with semicolons in its name: put commas between values, or read the file with sep=';'"
 _OTHERS_HAVE_NONE = "Some records have features, a label or a unit, and others have none."
 
 
@@ -220,7 +221,8 @@ def _from_columns(columns: dict[str, Any], choice: Choice) -> Block:
 def _check_there(names: list[str], columns: dict[str, Any]) -> None:
     for name in names:
         if name not in columns:
-            raise InvalidData(f"There is no column {name!r}.")
+            by_semicolons = len(columns) == 1 and ";" in str(next(iter(columns)))
+            raise InvalidData(f"There is no column {name!r}{_SEMICOLONS if by_semicolons else ''}.")
 
 
 def _beside(values: list[Array], names: list[str]) -> Array:

@@ -208,6 +208,8 @@ def _reason(beginning: bytes, error: str) -> str:
         return "it is not UTF-8: save it as UTF-8"
     if ragged := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", error):
         row, names, values = ragged.groups()
+        if names == "1" and b";" in beginning.splitlines()[0]:
+            return "semicolons separate its values: save it with commas between values, and points in numbers"
         return f"row {row}, of which the header is the first, has {values} values, and the header {names} names"
     if wrong := re.search(r"column #(\d+): Row #(\d+): CSV conversion error", error):
         column, row = int(wrong[1]) + 1, wrong[2]

@@ -24,13 +24,18 @@ export async function send(path, options = {}) {
 /** The JSON that is at an address. */
 export const read = async (path) => (await send(path)).json();
 
-/** As `read`; without a session it opens the page to sign in. */
+let signedIn = false; // as far as this page knows
+
+/** As `read`; without a session it opens the page to sign in, which says so where there was one. */
 export async function get(path) {
   try {
-    return await read(path);
+    const content = await read(path);
+    signedIn = true;
+    return content;
   } catch (error) {
     if (error.status !== 401) throw error;
-    location.replace(`/dashboard/sign-in?next=${encodeURIComponent(location.pathname + location.search + location.hash)}`);
+    const next = encodeURIComponent(location.pathname + location.search + location.hash);
+    location.replace(`/dashboard/sign-in?next=${next}${signedIn ? "&ended=1" : ""}`);
     return new Promise(() => {}); // nothing more happens on this page
   }
 }

@@ -25,8 +25,11 @@ export function sent({ feature_map: map }) {
 export const columnText = ({ name, unit, range }) =>
   [name, unit ? ` (${unit})` : "", range ? ` from ${range[0]} to ${range[1]}` : ""].join("");
 
-/** Rows of settings: what the columns and classes are called. */
-export const named = ({ columns, class_names: classes }) => [
-  ...(columns ? [["Columns", columns.map(columnText).join(", ")]] : []),
-  ...(classes ? [["Classes", classes.map((name, number) => `${number} ${name}`).join(", ")]] : []),
+/** Rows of settings: what the columns and classes are called, so many of each. */
+export const named = ({ columns, class_names: classes }, most = Infinity) => [
+  ...(columns ? [["Columns", listed(columns.map(columnText), most)]] : []),
+  ...(classes ? [["Classes", listed(classes.map((name, number) => `${number} ${name}`), most)]] : []),
 ];
+
+const listed = (names, most) =>
+  names.slice(0, most).join(", ") + (names.length > most ? ` and ${names.length - most} more` : "");

@@ -22,7 +22,9 @@ import { failed, frame } from "./frame.js";
 
 const PAGE = 100;
 const FEW = 5;
-let wanted = PAGE;
+
+$("find").value = new URLSearchParams(location.search).get("find") ?? ""; // as it was, for who comes back
+let wanted = $("find").value ? Infinity : PAGE;
 
 /** A whole list, newest first, as far as it is wanted. */
 async function list(path, most) {
@@ -66,7 +68,7 @@ function draw() {
   );
   const unwell = [...streams.filter(unwellStream), ...publications.filter((each) => each.state === "halted")];
   $("summary").textContent = [
-    streams.length && counted(streams.length, "stream"),
+    streams.length && `${$("more").hidden ? "" : "the newest "}${counted(streams.length, "stream")}`,
     streams.length && counted(publications.length, "publication"),
     unwell.length && `${unwell.length} need attention`,
     words.length && `${count(found.length)} found`,
@@ -256,6 +258,8 @@ const nothing = () =>
   );
 
 $("find").addEventListener("input", () => {
+  const { value } = $("find");
+  history.replaceState(null, "", location.pathname + (value && `?find=${encodeURIComponent(value)}`));
   draw();
   if (wanted === Infinity || $("more").hidden) return;
   wanted = Infinity;

@@ -9,6 +9,7 @@ import { described, explained, factorOf } from "./plan.js";
 
 const name = location.pathname.split("/").at(-1);
 const at = `/v1/publications/${name}`;
+const MOST_NAMES = 20; // of columns and of classes; the stream's page has all
 
 $("name").textContent = name;
 document.title = `${name} · Perennial`;
@@ -58,7 +59,7 @@ async function look() {
   const share = ledger.publications.find((each) => each.name === name);
   heading(publication, stream);
   tiles(publication, stream, share, outline.items);
-  replace($("names"), ...named(stream).map(([title, value]) => fact(title, value)));
+  replace($("names"), ...named(stream, MOST_NAMES).map(([title, value]) => fact(title, value)));
   replace($("plan"), ...explained(publication).filter(Boolean));
   for (const slow of [judged(publication, stream), compared(publication), charts(publication, stream, share, outline.items)])
     slow.catch(failed); // nothing waits for charts

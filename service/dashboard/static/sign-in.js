@@ -2,7 +2,9 @@ import { signIn } from "./api.js";
 import { prefetch } from "./charts.js";
 import { $ } from "./dom.js";
 
-const next = new URLSearchParams(location.search).get("next") ?? "";
+const parameters = new URLSearchParams(location.search);
+const next = parameters.get("next") ?? "";
+if (parameters.has("ended")) $("sign-in-problem").textContent = "The session has ended, or its key was revoked. Sign in again.";
 
 $("sign-in").addEventListener("submit", async (event) => {
   event.preventDefault();
@@ -10,7 +12,7 @@ $("sign-in").addEventListener("submit", async (event) => {
   button.disabled = true;
   try {
     await signIn(field.value.trim());
-    location.replace(/^\/dashboard(\/[a-z0-9/-]*)?(\?stream=[a-z0-9-]*)?(#[a-z0-9]*)?$/.test(next) ? next : "/dashboard"); // never to another site
+    location.replace(/^\/dashboard(\/[a-z0-9/-]*)?(\?(stream|find)=[\w%.-]*)?(#[a-z0-9]*)?$/.test(next) ? next : "/dashboard"); // never to another site
   } catch (error) {
     $("sign-in-problem").textContent =
       error.status === 401 ? "No such key, or it was revoked. Check that all of it was copied." : error.message;

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from service.inputs.refused import Refused
 from service.learners.noisy_gradient_descent import FAMILY as DESCENT
+from service.learners.noisy_gradient_descent import logit
 from service.learning.constraint_sets import ConstraintSet
 from service.mechanisms.family import Line, MechanismFamily, Offer, Recommendation
 from service.mechanisms.linear_settings import linear_model, settings_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from service.mechanisms.family import BuildContext
     from service.privacy.noise.running_sums import Runs
 
-FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
+FARTHEST = 1e4  # logits in a score to which the ball reaches where nobody says otherwise: farther than any model goes
 DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
 
 
@@ -39,7 +40,8 @@ def build(settings: OnlineLeaderMechanism, context: BuildContext) -> OnlineLeade
         for name in ("momentum", "regularization"):
             if getattr(learner_settings, name):
                 raise Refused(f"learner.{name}", "the leader is followed without: only strong_convexity pulls")
-    constraint = ConstraintSet(name=settings.constraint, radius=settings.radius or FARTHEST / linear.norm_bound)
+    reach = FARTHEST * (logit(linear) if settings.reach == "logits" else 1.0)
+    constraint = ConstraintSet(name=settings.constraint, radius=settings.radius or reach / linear.norm_bound)
     origin = origin_of(learner_settings, linear.shape)
     if not constraint.holds(origin, origin):
         raise Refused(

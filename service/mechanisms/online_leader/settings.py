@@ -77,6 +77,13 @@ class OnlineLeaderMechanism(Shape):
     averaging: Averaging = "tracking"
     constraint: ConstraintName = "ball"
     radius: Annotated[Positive | None, Field(description="of the set that iterates are kept in")] = None
+    reach: Literal["logits"] | None = Field(
+        None,
+        exclude_if=lambda reach: reach is None,
+        description="How far a ball without a radius reaches: 10,000 logits in a score, of which the bound of a "
+        "regression has eight. Default `logits`; in publications that were made before there was a choice, 10,000 in a "
+        "score whatever the bound",
+    )
     step: Literal["projection", "conditional_gradient"] = "projection"
     steps: Steps | None = Field(
         None,
@@ -94,7 +101,14 @@ class OnlineLeaderMechanism(Shape):
     def begun(self) -> Self:
         """Return it with what a publication gets that begins now and does not say otherwise."""
         splits = self.takes_back and self.strong_convexity is None and self.batch <= LARGEST_SPLIT
-        return self.model_copy(update={"steps": "auto"}) if splits and self.steps is None else self
+        begun: dict[str, str] = {"steps": "auto"} if splits and self.steps is None else {}
+        if self._takes_reach:
+            begun["reach"] = "logits"
+        return self.model_copy(update=begun)
+
+    @property
+    def _takes_reach(self) -> bool:
+        return self.constraint == "ball" and self.radius is None
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:
@@ -116,6 +130,8 @@ class OnlineLeaderMechanism(Shape):
             )
         if self.constraint != "ball" and self.radius is None:
             raise PydanticCustomError("radius", "constraint {name} needs a radius", {"name": self.constraint})
+        if self.reach is not None and not self._takes_reach:
+            raise PydanticCustomError("reach", "reach is of a ball without a radius: leave it out")
         if self.steps not in (None, 1) and not self.takes_back:
             raise PydanticCustomError("steps", "a batch makes one step with a tree: use noise blt or toeplitz for more")
         if (self.window is None) != (self.noise != "window_tree"):

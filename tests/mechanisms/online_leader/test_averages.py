@@ -193,6 +193,23 @@ def test_regressions_are_never_surprised(monkeypatch):
     assert chain[-4].values == [0.0], "the logarithm of how much longer steps are"
 
 
+def test_a_regression_is_learnt_alike_whatever_its_bound(monkeypatch):
+    """A ball that does not grow with the bound holds back the weights that large labels need."""
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(400, FEATURES)).astype(np.float32)
+    learnt = []
+    for bound in (1e-4, 1.0, 1e6):
+        y = bound * np.clip(0.5 + 0.3 * x[:, 0], -1, 1)
+        stream = {"features": FEATURES, "task": {"kind": "regression", "bound": bound}}
+        settings = {"stream": stream, "batch": 100, "learner": {"intercept": True}}
+        began_before, leader = publication(**settings), publication(**settings, reach="logits")
+        assert began_before.learner.constraint.radius == 1e4, "as it began, so it goes on"
+        models = run(leader, 4, lambda start, end, y=y: Records(x=x[start:end], y=y[start:end]))[0]
+        learnt.append(models[-1].parameters / bound)
+    np.testing.assert_allclose(learnt, [learnt[1]] * 3, rtol=0, atol=1e-6)
+
+
 def test_publications_keep_the_averages_that_they_began_with():
     configuration = {
         "mechanism": {"kind": "online_leader", "batch": 8},
@@ -200,7 +217,8 @@ def test_publications_keep_the_averages_that_they_began_with():
         "privacy": {"epsilon": 1, "delta": 1e-6},
     }
     new = PublicationConfiguration.model_validate(configuration).begun().stored()
-    assert new["mechanism"]["averaging"] == "tracking"
+    assert (new["mechanism"]["averaging"], new["mechanism"]["reach"]) == ("tracking", "logits")
+    assert "reach" not in PublicationConfiguration.model_validate(configuration).stored()["mechanism"]
     for averaging in (True, "recent", "schedule_free", "adaptive"):
         older = new | {"mechanism": new["mechanism"] | {"averaging": averaging}}
         assert PublicationConfiguration.model_validate(older).stored() == older

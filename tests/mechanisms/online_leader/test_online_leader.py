@@ -219,6 +219,7 @@ def test_iterates_stay_in_their_set(constraint):
         {"noise": "window_tree", "window": 2**20 + 1, "expiry": "block", "acknowledge_declassification": True},
         {"constraint": "simplex"},
         {"constraint": "cone", "radius": 1.0},
+        {"reach": "logits", "radius": 1.0},
         {"step": "conditional_gradient"},
         {"step": "conditional_gradient", "strong_convexity": 1.0},
         {"decay": 1.1},
