@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, insert, select, text
+from sqlalchemy import BigInteger, ColumnElement, Connection, Float, and_, bindparam, cast, func, insert, select, text
 
 from service.privacy.accounting.events import NoisyCounts
 from service.store import digests
@@ -198,15 +198,19 @@ def find(connection: Connection, publication: int, version: int) -> Release | No
 
 def page(connection: Connection, publication: int, *, limit: int, before: int | None) -> list[ReleaseInfo]:
     """The visible ones, newest first."""
-    query = (
-        select(*_INFO)
-        .where(releases.c.publication_id == publication, is_visible())
-        .order_by(releases.c.version.desc())
-        .limit(limit)
-    )
-    if before is not None:
-        query = query.where(releases.c.version < before)
-    return [ReleaseInfo(**row) for row in _without_parameters(connection, connection.execute(query).all())]
+    bound = {"publication": publication, "limit": limit}
+    query, bound = (_PAGE, bound) if before is None else (_PAGE_BEFORE, bound | {"before": before})
+    rows = connection.execute(query, bound).all()
+    return [ReleaseInfo(**row) for row in _without_parameters(connection, rows)]
+
+
+_PAGE = (
+    select(*_INFO)
+    .where(releases.c.publication_id == bindparam("publication", type_=BigInteger), is_visible())
+    .order_by(releases.c.version.desc())
+    .limit(bindparam("limit", type_=BigInteger))
+)
+_PAGE_BEFORE = _PAGE.where(releases.c.version < bindparam("before", type_=BigInteger))
 
 
 def outlined(connection: Connection, publication: int, *, most: int, record: int) -> list[Stretch]:
