@@ -8,9 +8,10 @@ times (docs/privacy.md), and people see this one in whole minutes.
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
-from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, case, func, not_, or_, select
+from sqlalchemy import ARRAY, BigInteger, Connection, Select, and_, bindparam, case, func, not_, or_, select
 
 from service.store import features, labels, leases
 from service.store.tables import entries, parked, publications, shown, streams, waits
@@ -56,23 +57,26 @@ IS_FITTING = and_(
 )
 
 
-_since = case((IS_FITTING, leased.c.taken_at), else_=DUE_AT)
-_DUE = (
-    select(
-        publications.c.id,
-        case((IS_FITTING, "fitting"), else_="waiting"),
-        func.date_trunc("minute", _since),
-        case((not_(IS_FITTING), waits.c.reason)),
+@cache
+def _due() -> Select[Any]:
+    """Return the query, built once."""
+    since = case((IS_FITTING, leased.c.taken_at), else_=DUE_AT)
+    return (
+        select(
+            publications.c.id,
+            case((IS_FITTING, "fitting"), else_="waiting"),
+            func.date_trunc("minute", since),
+            case((not_(IS_FITTING), waits.c.reason)),
+        )
+        .join(streams, streams.c.id == publications.c.stream_id)
+        .join(shown, shown.c.publication_id == publications.c.id)
+        .join(leased, OF_THIS_PUBLICATION)
+        .outerjoin(waits, and_(waits.c.publication_id == publications.c.id, waits.c.due == shown.c.due))
+        .where(publications.c.id == func.any(bindparam("among", type_=ARRAY(BigInteger))), IS_DUE, since.is_not(None))
     )
-    .join(streams, streams.c.id == publications.c.stream_id)
-    .join(shown, shown.c.publication_id == publications.c.id)
-    .join(leased, OF_THIS_PUBLICATION)
-    .outerjoin(waits, and_(waits.c.publication_id == publications.c.id, waits.c.due == shown.c.due))
-    .where(publications.c.id == func.any(bindparam("among", type_=ARRAY(BigInteger))), IS_DUE, _since.is_not(None))
-)
 
 
 def due_fits(connection: Connection, among: Collection[int]) -> dict[int, DueFit]:
     """Return the fits that are due, by their publication's id; those whose time is not known are left out."""
-    rows = connection.execute(_DUE, {"among": list(among)})
+    rows = connection.execute(_due(), {"among": list(among)})
     return {row[0]: DueFit(state=row[1], since=row[2].astimezone(UTC), reason=row[3]) for row in rows}

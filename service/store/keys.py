@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store.database import KEYS_CHANGED, notify
@@ -70,7 +70,9 @@ def admit_environment_key(connection: Connection, secret: str) -> bool:
 
 
 def find(connection: Connection, secret: str) -> Key | None:
-    row = connection.execute(_VALID, {"hash": digest(secret)}).one_or_none()
+    row = connection.execute(
+        select(*COLUMNS).where(keys.c.hash == digest(secret), keys.c.revoked_at.is_(None))
+    ).one_or_none()
     return key_of(row) if row else None
 
 
@@ -105,7 +107,6 @@ def digest(secret: str) -> bytes:
 
 
 COLUMNS = (keys.c.id, keys.c.name, keys.c.scopes, keys.c.streams, keys.c.created_at, keys.c.revoked_at)
-_VALID = select(*COLUMNS).where(keys.c.hash == bindparam("hash"), keys.c.revoked_at.is_(None))
 
 
 def key_of(row: object) -> Key:

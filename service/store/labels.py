@@ -27,14 +27,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import (
-    ARRAY,
-    BigInteger,
     ColumnElement,
     Connection,
     DateTime,
     Select,
     and_,
-    bindparam,
     delete,
     exists,
     func,
@@ -116,17 +113,13 @@ def any_open() -> ColumnElement[bool]:
 
 def _visible(identities: Collection[int]) -> ColumnElement[bool]:
     """Which requests may be shown, counted and answered: those of these publications whose coins are confirmed."""
-    return and_(label_requests.c.publication_id.in_(identities), _is_confirmed())
-
-
-def _is_confirmed() -> ColumnElement[bool]:
     confirmed = (
         select(streams.c.confirmed_charges)
         .join(publications, publications.c.stream_id == streams.c.id)
         .where(publications.c.id == label_requests.c.publication_id)
         .scalar_subquery()
     )
-    return func.coalesce(label_requests.c.charge, 0) <= confirmed
+    return and_(label_requests.c.publication_id.in_(identities), func.coalesce(label_requests.c.charge, 0) <= confirmed)
 
 
 def lease(connection: Connection, publication: int, *, seconds: float) -> Leased | None:
@@ -169,20 +162,17 @@ def _free(publication: int) -> Select[tuple[int]]:
 
 def progress(connection: Connection, of: Collection[int]) -> dict[int, Progress]:
     """Return it for each of these publications."""
-    rows = connection.execute(_PROGRESS, {"among": list(of)})
+    rows = connection.execute(
+        select(
+            label_requests.c.publication_id,
+            func.count().filter(is_open()).label("waiting"),
+            func.count(label_requests.c.answered_at).label("answered"),
+        )
+        .where(_visible(of))
+        .group_by(label_requests.c.publication_id)
+    )
     progress_of = {row.publication_id: Progress(waiting=row.waiting, answered=row.answered) for row in rows}
     return {each: progress_of.get(each, Progress()) for each in of}
-
-
-_PROGRESS = (
-    select(
-        label_requests.c.publication_id,
-        func.count().filter(is_open()).label("waiting"),
-        func.count(label_requests.c.answered_at).label("answered"),
-    )
-    .where(label_requests.c.publication_id == func.any(bindparam("among", type_=ARRAY(BigInteger))), _is_confirmed())
-    .group_by(label_requests.c.publication_id)
-)
 
 
 def answer(connection: Connection, publication: int, name: str, record: int, label: int) -> bool:
