@@ -72,6 +72,7 @@ def compile_once() -> None:
 def new_database(servers: Servers) -> tuple[str, str]:
     """Return the addresses of an empty migrated database, for the owner of its tables and for the service."""
     if servers not in _ended:
+        _plan_once(servers)
         _copy(servers, "template1", "migrated")
         owner, service = _addresses(servers, "migrated")
         migrate(owner, service=service)
@@ -83,6 +84,13 @@ def new_database(servers: Servers) -> tuple[str, str]:
         name = f"world_{next(_numbers)}"
         _copy(servers, "migrated", name)
     return _addresses(servers, name)
+
+
+def _plan_once(servers: Servers) -> None:
+    """Let the server plan a prepared statement once, not for each of its first five values: a seventh of its time."""
+    with _superuser(servers, SUPERUSER) as connection:
+        connection.execute("ALTER SYSTEM SET plan_cache_mode = force_generic_plan")
+        connection.execute("SELECT pg_reload_conf()")
 
 
 def unmigrated_database(servers: Servers) -> tuple[str, str]:

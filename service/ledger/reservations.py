@@ -21,7 +21,7 @@ from service.ledger.spending import component_of
 from service.privacy.accounting import budget, composition
 from service.privacy.accounting.composition import Holding, PrivacyLoss, Range, Slots, Tighter
 from service.privacy.currency import Currency, capacity
-from service.store.database import any_of
+from service.store.database import ANY_OF_STREAMS, read
 from service.store.publications import Publication, of_stream
 from service.store.rows import Rows
 from service.store.streams import Stream
@@ -122,6 +122,7 @@ def walk_stairs(rows: Rows, stream: int, slots: Slots = Slots.TRAINING) -> list[
 
 
 _STAIRS = {slots: select(table).order_by(table.c.start) for slots, table in KEPT.items()}
+_STAIRS_OF_EACH = {slots: query.where(KEPT[slots].c.stream_id == ANY_OF_STREAMS) for slots, query in _STAIRS.items()}
 
 
 def kept_stairs_of_each(
@@ -129,7 +130,7 @@ def kept_stairs_of_each(
 ) -> dict[int, list[tuple[int, PrivacyLoss]]]:
     """The same by stream, with one query for all of them."""
     stairs: dict[int, list[tuple[int, PrivacyLoss]]] = {each: [] for each in streams}
-    for row in connection.execute(_STAIRS[slots].where(KEPT[slots].c.stream_id == any_of(streams))):
+    for row in read(connection, _STAIRS_OF_EACH[slots], {"streams": list(streams)}) if streams else ():
         stairs[row.stream_id].append((row.start, PrivacyLoss.of(row.epsilon, row.delta, row.rho)))
     return {stream: steps or [(0, PrivacyLoss())] for stream, steps in stairs.items()}
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, Text, cast, func, or_, select
 
 from service.store import leases
-from service.store.database import TIMELINE, all_of, any_of, read_together
+from service.store.database import ANY_OF_STREAMS, TIMELINE, all_of, any_of, read, read_together
 from service.store.tables import erasures, streams
 from service.store.tables import leases as leased
 
@@ -85,7 +85,10 @@ _DIGEST = select(func.count(), func.sum(func.hashtextextended(func.concat_ws("/"
 
 def logs(connection: Connection, identities: Sequence[int]) -> dict[int, str]:
     """The names of streams' logs, which never change."""
-    return dict(connection.execute(select(streams.c.id, streams.c.log).where(streams.c.id == any_of(identities))).all())
+    return dict(read(connection, _LOGS, {"streams": list(identities)}))
+
+
+_LOGS = select(streams.c.id, streams.c.log).where(streams.c.id == ANY_OF_STREAMS)
 
 
 def short_ledgers(

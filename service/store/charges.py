@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import ARRAY, BigInteger, Connection, Row, Select, bindparam, func, select
 
 from service.store import digests
 from service.store.publications import Publication
@@ -44,8 +44,14 @@ def page(connection: Connection, stream: int, *, limit: int, before: int | None)
 
 def of_ids(connection: Connection, stream: int, identities: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Some charges of a stream, by their ids."""
-    query = AS_SERVED.where(charges.c.stream_id == stream, charges.c.id.in_(identities))
-    return {row.id: served(row) for row in connection.execute(query)}
+    bound = {"stream": stream, "identities": list(identities)}
+    return {row.id: served(row) for row in connection.execute(_OF_IDS, bound)}
+
+
+_OF_IDS = AS_SERVED.where(
+    charges.c.stream_id == bindparam("stream", type_=BigInteger),
+    charges.c.id == func.any(bindparam("identities", type_=ARRAY(BigInteger))),
+)
 
 
 def served(row: Row[Any]) -> dict[str, Any]:

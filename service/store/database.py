@@ -354,6 +354,10 @@ def any_of(identities: Sequence[int]) -> ColumnElement[Any]:
     return func.any(literal(list(identities), ARRAY(BigInteger)))
 
 
+ANY_OF_STREAMS: ColumnElement[Any] = func.any(bindparam("streams", type_=ARRAY(BigInteger)))
+"""The same for a query that is built before: the numbers are what it binds as `streams`."""
+
+
 def all_of(identities: Collection[int]) -> ColumnElement[Any]:
     """To compare a number with: it equals all of these, or, with !=, none."""
     return func.all(literal(list(identities), ARRAY(BigInteger)))

@@ -8,9 +8,10 @@ times (docs/privacy.md), and people see this one in whole minutes.
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
-from sqlalchemy import Connection, and_, case, func, not_, or_, select
+from sqlalchemy import ARRAY, BigInteger, Connection, Select, and_, bindparam, case, func, not_, or_, select
 
 from service.store import features, labels, leases
 from service.store.tables import entries, parked, publications, shown, streams, waits
@@ -56,10 +57,11 @@ IS_FITTING = and_(
 )
 
 
-def due_fits(connection: Connection, among: Collection[int]) -> dict[int, DueFit]:
-    """Return the fits that are due, by their publication's id; those whose time is not known are left out."""
+@cache
+def _due() -> Select[Any]:
+    """Return the query, built once."""
     since = case((IS_FITTING, leased.c.taken_at), else_=DUE_AT)
-    query = (
+    return (
         select(
             publications.c.id,
             case((IS_FITTING, "fitting"), else_="waiting"),
@@ -70,7 +72,11 @@ def due_fits(connection: Connection, among: Collection[int]) -> dict[int, DueFit
         .join(shown, shown.c.publication_id == publications.c.id)
         .join(leased, OF_THIS_PUBLICATION)
         .outerjoin(waits, and_(waits.c.publication_id == publications.c.id, waits.c.due == shown.c.due))
-        .where(publications.c.id.in_(among), IS_DUE, since.is_not(None))
+        .where(publications.c.id == func.any(bindparam("among", type_=ARRAY(BigInteger))), IS_DUE, since.is_not(None))
     )
-    rows = connection.execute(query)
+
+
+def due_fits(connection: Connection, among: Collection[int]) -> dict[int, DueFit]:
+    """Return the fits that are due, by their publication's id; those whose time is not known are left out."""
+    rows = connection.execute(_due(), {"among": list(among)})
     return {row[0]: DueFit(state=row[1], since=row[2].astimezone(UTC), reason=row[3]) for row in rows}

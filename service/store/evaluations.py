@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, cast, select, true
+from sqlalchemy import BigInteger, Connection, Text, bindparam, cast, select, true
 from sqlalchemy.dialects.postgresql import JSONB
 
 from service.privacy.accounting.events import NoisyCounts
@@ -27,20 +27,22 @@ def newest_of(connection: Connection, stream: int, name: str, *, limit: int) -> 
 
     stream, name: of the publication. None: no evaluation has counted it.
     """
-    query = (
-        select(publications.c.id, publications.c.name)
-        .join(releases, publications.c.id == releases.c.publication_id)
-        .where(
-            releases.c.stream_id == stream,
-            releases.c.noise["added_to"].as_string() == NoisyCounts.added_to,
-            cast(releases.c.model["of"], JSONB).has_key(name),
-            is_visible(),
-        )
-        .order_by(releases.c.time.desc(), releases.c.number.desc())
-        .limit(1)
-    )
-    newest = connection.execute(query).one_or_none()
+    newest = connection.execute(_NEWEST_OF, {"stream": stream, "name": name}).one_or_none()
     return None if newest is None else (newest.name, page(connection, newest.id, limit=limit, before=None))
+
+
+_NEWEST_OF = (
+    select(publications.c.id, publications.c.name)
+    .join(releases, publications.c.id == releases.c.publication_id)
+    .where(
+        releases.c.stream_id == bindparam("stream", type_=BigInteger),
+        releases.c.noise["added_to"].as_string() == NoisyCounts.added_to,
+        cast(releases.c.model["of"], JSONB).has_key(bindparam("name", type_=Text)),
+        is_visible(),
+    )
+    .order_by(releases.c.time.desc(), releases.c.number.desc())
+    .limit(1)
+)
 
 
 def of_running(connection: Connection, *, limit: int) -> list[tuple[str, str, list[Block]]]:

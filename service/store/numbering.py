@@ -7,10 +7,20 @@ from datetime import datetime
 from decimal import Decimal
 from functools import cache
 
-from sqlalchemy import Connection, Update, bindparam, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, Update, bindparam, func, insert, select, update
 
 from service.store import leases, locks, segments, units
-from service.store.database import FREE_STREAM, NEW_RECORDS, any_of, notify, pipelined, read_together, within, write
+from service.store.database import (
+    ANY_OF_STREAMS,
+    FREE_STREAM,
+    NEW_RECORDS,
+    notify,
+    pipelined,
+    read,
+    read_together,
+    within,
+    write,
+)
 from service.store.segments import Segment
 from service.store.streams import ONE, Stream, StreamHalted, of_row
 from service.store.tables import dead_letters, entries, resumptions, streams
@@ -180,9 +190,14 @@ def drop_dead_letter(connection: Connection, stream: int, entry: str) -> bool:
 
 def waiting_dead_letters(connection: Connection, identities: Sequence[int]) -> Counter[int]:
     """By stream, how many are not dropped."""
-    of_any = (dead_letters.c.stream_id == any_of(identities)) & dead_letters.c.dropped_at.is_(None)
-    query = select(dead_letters.c.stream_id, func.count()).where(of_any).group_by(dead_letters.c.stream_id)
-    return Counter(dict(connection.execute(query).all()))
+    return Counter(dict(read(connection, _WAITING, {"streams": list(identities)})))
+
+
+_WAITING = (
+    select(dead_letters.c.stream_id, func.count())
+    .where((dead_letters.c.stream_id == ANY_OF_STREAMS) & dead_letters.c.dropped_at.is_(None))
+    .group_by(dead_letters.c.stream_id)
+)
 
 
 def resume(connection: Connection, seen: Stream, *, sequence: int, lost_batches: int | None) -> Resumption | None:
@@ -214,16 +229,19 @@ def _halt(stream: Stream) -> tuple[str | None, str, int]:
 
 
 _RESUMPTION = ("reason", "records", "entry", "lost_batches", "resumed_at")
+_place = func.row_number().over(partition_by=resumptions.c.stream_id, order_by=resumptions.c.id.desc())
+_placed = select(resumptions, _place.label("place")).where(resumptions.c.stream_id == ANY_OF_STREAMS).subquery()
+_RESUMPTIONS = (
+    select(*(_placed.c[name] for name in ("stream_id", *_RESUMPTION)))
+    .where(_placed.c.place <= bindparam("most", type_=BigInteger))
+    .order_by(_placed.c.place)
+)
 
 
 def resumptions_of(connection: Connection, identities: Sequence[int], *, most: int) -> dict[int, list[Resumption]]:
     """By stream, newest first; of many the last `most`."""
-    place = func.row_number().over(partition_by=resumptions.c.stream_id, order_by=resumptions.c.id.desc())
-    placed = select(resumptions, place.label("place")).where(resumptions.c.stream_id == any_of(identities)).subquery()
-    columns = [placed.c[name] for name in ("stream_id", *_RESUMPTION)]
-    query = select(*columns).where(placed.c.place <= most).order_by(placed.c.place)
     by_stream: dict[int, list[Resumption]] = {each: [] for each in identities}
-    for stream, *row in connection.execute(query):
+    for stream, *row in read(connection, _RESUMPTIONS, {"streams": list(identities), "most": most}):
         by_stream[stream].append(Resumption(**dict(zip(_RESUMPTION, row, strict=True))))
     return by_stream
 

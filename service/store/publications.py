@@ -9,10 +9,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     ColumnElement,
     Connection,
     Select,
+    Text,
     bindparam,
     func,
     insert,
@@ -26,7 +28,7 @@ from sqlalchemy.exc import IntegrityError
 from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.obligations import FitSize, Obligations
 from service.store import digests, leases, shown
-from service.store.database import NEW_PUBLICATION, NEW_RELEASE, any_of, notify, read_together, write
+from service.store.database import NEW_PUBLICATION, NEW_RELEASE, any_of, notify, read, read_together, write
 from service.store.keys import NameTaken
 from service.store.rows import Rows
 from service.store.tables import charges as charged
@@ -230,16 +232,13 @@ def one() -> Select[Any]:
 
 def find(connection: Connection, name: str, *, visible: frozenset[str] | None = None) -> Publication | None:
     """Return the oldest publication of this name on the streams named in `visible`; None: on every stream."""
-    query = select_all().where(publications.c.name == name).order_by(publications.c.id).limit(1)
-    if visible is not None:
-        query = query.where(streams.c.name.in_(visible))
-    row = connection.execute(query).one_or_none()
-    return of_row(row) if row else None
+    bound = {"name": name} if visible is None else {"name": name, "visible": list(visible)}
+    rows = read(connection, _OLDEST if visible is None else _OLDEST_VISIBLE, bound)
+    return of_row(rows[0]) if rows else None
 
 
 def of_stream(connection: Connection, stream: int) -> list[Publication]:
-    query = _NEWEST_FIRST.where(publications.c.stream_id == stream)
-    return [of_row(row) for row in connection.execute(query)]
+    return [of_row(row) for row in read(connection, _OF_STREAM, {"stream": stream})]
 
 
 def walk(rows: Rows, stream: int) -> Iterator[Publication]:
@@ -361,6 +360,9 @@ def newest_visible(*, role: str | None = None) -> ColumnElement[int | None]:
 
 NAMES = select_all().selected_columns.keys()
 _NEWEST_FIRST = select_all().order_by(publications.c.id.desc())
+_OF_STREAM = _NEWEST_FIRST.where(publications.c.stream_id == bindparam("stream", type_=BigInteger))
+_OLDEST = select_all().where(publications.c.name == bindparam("name")).order_by(publications.c.id).limit(1)
+_OLDEST_VISIBLE = _OLDEST.where(streams.c.name == func.any(bindparam("visible", type_=ARRAY(Text))))
 _UNCONFIRMED = select(charged.c.id).where(
     charged.c.publication_id == publications.c.id,
     charged.c.stream_id == streams.c.id,

@@ -4,11 +4,25 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, insert, select, text
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Float,
+    Select,
+    and_,
+    bindparam,
+    cast,
+    func,
+    insert,
+    select,
+    text,
+)
 
 from service.privacy.accounting.events import NoisyCounts
 from service.store import digests
@@ -198,15 +212,22 @@ def find(connection: Connection, publication: int, version: int) -> Release | No
 
 def page(connection: Connection, publication: int, *, limit: int, before: int | None) -> list[ReleaseInfo]:
     """The visible ones, newest first."""
+    bound = {"publication": publication, "limit": limit}
+    if before is not None:
+        bound["before"] = before
+    rows = connection.execute(_page(before is not None), bound).all()
+    return [ReleaseInfo(**row) for row in _without_parameters(connection, rows)]
+
+
+@cache
+def _page(before: bool) -> Select[Any]:
     query = (
         select(*_INFO)
-        .where(releases.c.publication_id == publication, is_visible())
+        .where(releases.c.publication_id == bindparam("publication", type_=BigInteger), is_visible())
         .order_by(releases.c.version.desc())
-        .limit(limit)
+        .limit(bindparam("limit", type_=BigInteger))
     )
-    if before is not None:
-        query = query.where(releases.c.version < before)
-    return [ReleaseInfo(**row) for row in _without_parameters(connection, connection.execute(query).all())]
+    return query.where(releases.c.version < bindparam("before", type_=BigInteger)) if before else query
 
 
 def outlined(connection: Connection, publication: int, *, most: int, record: int) -> list[Stretch]:

@@ -1,11 +1,12 @@
 """Rows by their owner, for who walks all of them: a stream's, or a publication's."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from heapq import merge
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select
+from sqlalchemy import ARRAY, BigInteger, ColumnElement, Connection, Row, Select, bindparam, func
 
 from service.store.database import any_of
 from service.store.tables import publications
@@ -21,24 +22,40 @@ class Rows:
 
     def of(self, query: Select[Any], owner: ColumnElement[int], identity: int) -> Iterator[Row[Any]]:
         """Yield the rows of a query, in its order, whose column `owner`, which is among its columns, is `identity`."""
-        return self._read(query.where(owner == identity))
+        return self._read(_of_one(query, owner), {"owner": identity})
 
     def of_each(
         self, query: Select[Any], owner: ColumnElement[int], identities: Sequence[int], *, order: str
     ) -> Iterator[Row[Any]]:
         """Yield the same of several owners, in the order of a column."""
         del order  # the query's own
-        return self._read(query.where(owner == any_of(identities)))
+        return self._read(_of_several(query, owner), {"owners": list(identities)})
 
-    def _read(self, query: Select[Any]) -> Iterator[Row[Any]]:
+    def _read(self, query: Select[Any], bound: dict[str, Any]) -> Iterator[Row[Any]]:
         """Most owners have few rows, and a cursor on the server takes four times as many round trips."""
-        first = self._connection.execute(query.limit(AT_ONCE)).all()
+        first = self._connection.execute(_first(query), bound | {"at_once": AT_ONCE}).all()
         if len(first) < AT_ONCE:
             yield from first
             return
         del first
-        with self._connection.execute(query, execution_options={"yield_per": AT_ONCE}) as rows:
+        with self._connection.execute(query, bound, execution_options={"yield_per": AT_ONCE}) as rows:
             yield from rows
+
+
+# To build a query takes longer than to send it: each is built once.
+@lru_cache(maxsize=128)
+def _of_one(query: Select[Any], owner: ColumnElement[int]) -> Select[Any]:
+    return query.where(owner == bindparam("owner", type_=BigInteger))
+
+
+@lru_cache(maxsize=128)
+def _of_several(query: Select[Any], owner: ColumnElement[int]) -> Select[Any]:
+    return query.where(owner == func.any(bindparam("owners", type_=ARRAY(BigInteger))))
+
+
+@lru_cache(maxsize=128)
+def _first(query: Select[Any]) -> Select[Any]:
+    return query.limit(bindparam("at_once", type_=BigInteger))
 
 
 class RowsTogether(Rows):
@@ -62,7 +79,7 @@ class RowsTogether(Rows):
 
     def _by_owner(self, query: Select[Any], owner: ColumnElement[int]) -> Mapping[int, Sequence[Row[Any]]]:
         if (query, owner) not in self._known:
-            rows = self._connection.execute(query.where(owner == any_of(self._owners[owner.name])))
+            rows = self._connection.execute(_of_several(query, owner), {"owners": self._owners[owner.name]})
             self._known[query, owner] = _grouped(rows, owner.name)
         return self._known[query, owner]
 

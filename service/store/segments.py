@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, Connection, Numeric, bindparam, func, insert, select, text, update
 
 from service.store import digests, leases
-from service.store.database import NEW_RECORDS, any_of, notify, read_together, write
+from service.store.database import ANY_OF_STREAMS, NEW_RECORDS, any_of, notify, read, read_together, write
 from service.store.streams import Stream
 from service.store.tables import erasures, segments, streams
 
@@ -141,9 +141,11 @@ def kept_from(connection: Connection, stream: int) -> int:
 
 def kept_from_of_each(connection: Connection, identities: Sequence[int]) -> dict[int, int]:
     """The same by stream, with one query for all of them."""
-    first = select(func.min(segments.c.start)).where(segments.c.stream_id == streams.c.id).scalar_subquery()
-    query = select(streams.c.id, func.coalesce(first, streams.c.records)).where(streams.c.id == any_of(identities))
-    return dict(connection.execute(query).all())
+    return dict(read(connection, _KEPT_FROM, {"streams": list(identities)}))
+
+
+_first = select(func.min(segments.c.start)).where(segments.c.stream_id == streams.c.id).scalar_subquery()
+_KEPT_FROM = select(streams.c.id, func.coalesce(_first, streams.c.records)).where(streams.c.id == ANY_OF_STREAMS)
 
 
 def erase(connection: Connection, stream: int, start: int, stop: int) -> None:

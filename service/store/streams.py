@@ -197,12 +197,15 @@ def secret_of_units(connection: Connection, stream: Stream) -> bytes:
 
 
 def find(connection: Connection, name: str) -> Stream | None:
-    row = connection.execute(select(streams).where(streams.c.name == name)).one_or_none()
-    return of_row(row) if row else None
+    rows = read(connection, _NAMED, {"name": name})
+    return of_row(rows[0]) if rows else None
 
 
 def get(connection: Connection, identity: int) -> Stream:
     return of_row(connection.execute(ONE, {"stream": identity}).one())
+
+
+_NAMED = select(streams).where(streams.c.name == bindparam("name"))
 
 
 ONE = select(streams).where(streams.c.id == bindparam("stream", type_=BigInteger))

@@ -1,12 +1,14 @@
 """Lists and metrics of many streams show each one's own numbers, with no more queries than for a few."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import Connection, event, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from service.ledger import open_entry, reservations, summaries
 from service.ledger.overview import overview
@@ -173,15 +175,19 @@ def test_of_many_ranges_and_resumptions_the_last_are_told(service: Service, data
 
 
 @contextmanager
-def statements(database: Database) -> Iterator[list[str]]:
+def statements() -> Iterator[list[str]]:
+    """Those of this thread."""
     executed: list[str] = []
+    real, here = psycopg.Cursor.execute, threading.get_ident()
 
-    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        executed.append(statement)
+    def execute(cursor: psycopg.Cursor, statement: str, *rest: Any, **more: Any) -> psycopg.Cursor:
+        if threading.get_ident() == here:
+            executed.append(statement)
+        return real(cursor, statement, *rest, **more)
 
-    event.listen(database.engine, "before_cursor_execute", note)
-    yield executed
-    event.remove(database.engine, "before_cursor_execute", note)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(psycopg.Cursor, "execute", execute)
+        yield executed
 
 
 def list_all(connection: Connection) -> None:
@@ -199,7 +205,7 @@ def test_more_streams_take_no_more_queries(service: Service, database: Database,
     for so_far, streams_wanted in ((0, 2), (2, 8)):
         for number in range(so_far, streams_wanted):
             make(service, database, number % 5)
-        with statements(database) as executed, database.transaction() as connection:
+        with statements() as executed, database.transaction() as connection:
             ask(connection)
         body.append(executed)
     assert body[0] == body[1] != []

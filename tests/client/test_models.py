@@ -9,21 +9,23 @@ from perennial import InvalidData, Model, Unsupported, connect, encoders, linear
 from service.learning import encoders as service_encoders
 from service.mechanisms.lifelong import encoder_pass
 from tests.client import releases
-from tests.client.releases import CASES, HASHED, KINDS, MAPS, TEXTS, predicted, publish_all, records
+from tests.client.releases import CASES, HASHED, KINDS, LONG, MAPS, TEXTS, predicted, publish_all, records
 from tests.conftest import Service, ok
 
-NAMES = [f"{kind}, {mapped}" for kind, mapped in CASES]
+PARAMS = [*CASES, *(pytest.param(case, marks=pytest.mark.long) for case in LONG)]
+NAMES = [f"{kind}, {mapped}" for kind, mapped in CASES + LONG]
 
 
 @pytest.fixture(scope="module")
-def models(service: Service):
+def models(service: Service, request: pytest.FixtureRequest):
+    cases = LONG if request.config.getoption("--long") else CASES
     if not encoder_pass.available():
-        CASES.remove(("encoder", "none"))
+        cases = [case for case in cases if case[0] != "encoder"]
     with connect(service.url, service.admin_key) as client:
-        return publish_all(service, client)
+        return publish_all(service, client, cases)
 
 
-@pytest.fixture(params=CASES, ids=NAMES)
+@pytest.fixture(params=PARAMS, ids=NAMES)
 def case(request, models):
     if request.param not in models:
         pytest.skip("needs the extra `deep`")

@@ -79,9 +79,8 @@ def default(field: FieldInfo) -> str:
     return f"`{field.default if isinstance(field.default, str) else json.dumps(field.default, default=float)}`"
 
 
-@pytest.mark.parametrize("page", reference.pages())
-def test_what_is_generated_is_current(page):
-    assert PAGES[page] == reference.pages()[page], "stale: run `make docs`"
+def test_what_is_generated_is_current():
+    assert [page for page, text in reference.pages().items() if PAGES[page] != text] == [], "stale: run `make docs`"
 
 
 def test_every_setting_is_told():

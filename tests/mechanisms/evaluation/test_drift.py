@@ -45,7 +45,7 @@ def test_labels_that_flip_raise_an_alarm_within_two_blocks(privacy):
     assert any(raised[first : first + 2])
 
 
-@privacies
+@pytest.mark.parametrize("privacy", ["pure", pytest.param("gaussian", marks=pytest.mark.long)])  # the next has both
 def test_without_a_flip_no_more_often_than_stated(privacy):
     """In 200 streams of 16 blocks. Streams are counted, since neighbouring blocks are compared with the same ones."""
     rng, noise, runs = np.random.default_rng(2), noise_of(LAYOUT, privacy), 200
