@@ -287,6 +287,7 @@ SECRET = "a secret"
         (np.array([SECRET, np.nan], dtype=object), None, "some values are texts"),
         (pd.DataFrame({"a": [1.0], "y": [0]}), "z", r"'z'\."),
         (pd.DataFrame({"a;y": [SECRET]}), "y", "'y', but one with semicolons"),
+        (pd.DataFrame({"a\ty": [SECRET]}), "y", "'y', but one with tabs"),
         (pd.DataFrame([[1.0, 2.0]], columns=["a", "a"]), None, "same name"),
         (pd.DataFrame({"a": pd.to_datetime(["2026-01-01"])}), None, "datetime64"),
         (pd.DataFrame({"a": [1.0, None], "y": [0, 1]}).convert_dtypes(), "y", "'a'"),

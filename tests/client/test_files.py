@@ -3,6 +3,7 @@
 import csv
 import io
 import random
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -115,6 +116,7 @@ UTF_8, DAMAGED = "it is not UTF-8: save it as UTF-8", "it is damaged, or no file
             "row 400002, .* has 3 values, and the header 2 names",
         ),
         ("days.csv", f"a;b\n1,5;{SECRET}\n", "semicolons separate its values: save it with commas"),
+        ("days.csv", f"a\tb\n1,5\t{SECRET}\n", "tabs separate its values: save it with commas"),
         ("days.csv", "a,b\n1,2\n".encode("utf-16"), UTF_8),
         ("days.csv", "a,b\n1,2\n".encode("utf-16-le"), UTF_8),
         ("days.csv", "Größe,b\n1,2\n".encode("latin-1"), UTF_8),
@@ -132,12 +134,18 @@ UTF_8, DAMAGED = "it is not UTF-8: save it as UTF-8", "it is damaged, or no file
         ("days.arrow", as_arrow(), DAMAGED),
         ("days.arrow", as_arrow()[:3000], DAMAGED),
     ],
-    ids=range(18),
+    ids=range(19),
 )
 def test_an_error_says_what_is_wrong_with_a_file(tmp_path, name, content, reason):
     with pytest.raises(InvalidData, match=f"{name}: it can't be read as .*{reason}") as refused:
         list(files.read(written(tmp_path / name, content)))
     assert SECRET not in str(refused.value)
+
+
+def test_a_folder_is_named_where_a_file_belongs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidData, match=f"^{tmp_path}: its name must end in"):
+        list(files.read(LocalFile(Path())))
 
 
 def test_a_csv_is_not_closed_while_arrow_may_still_read_it(tmp_path, monkeypatch):

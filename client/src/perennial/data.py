@@ -26,7 +26,7 @@ ROWS_GATHERED = 10_000
 _LABELS = "The labels"
 _NUMBERS = "biuf"  # numpy's kinds
 _MIXED = "some values are texts, and others numbers or missing: give one or the other."
-_SEMICOLONS = ", but one with semicolons in its name: put commas between values, or read the file with sep=';'"
+_SEPARATORS = {";": "semicolons", "\t": "tabs"}
 _OTHERS_HAVE_NONE = "Some records have features, a label or a unit, and others have none."
 
 
@@ -221,8 +221,12 @@ def _from_columns(columns: dict[str, Any], choice: Choice) -> Block:
 def _check_there(names: list[str], columns: dict[str, Any]) -> None:
     for name in names:
         if name not in columns:
-            by_semicolons = len(columns) == 1 and ";" in str(next(iter(columns)))
-            raise InvalidData(f"There is no column {name!r}{_SEMICOLONS if by_semicolons else ''}.")
+            instead = ""
+            for separator, called in _SEPARATORS.items():
+                if len(columns) == 1 and separator in str(next(iter(columns))):
+                    instead = f", but one with {called} in its name: put commas between values, or read the file with "
+                    instead += f"sep={separator!r}"
+            raise InvalidData(f"There is no column {name!r}{instead}.")
 
 
 def _beside(values: list[Array], names: list[str]) -> Array:
@@ -261,7 +265,7 @@ def _labels(values: Any, names: Names, place: str = "The labels") -> Array:
         names.check_numbers(place)
     if y.ndim == 0 or y.dtype.kind == "O":
         raise InvalidData(
-            f"{place}: give numbers, of classes 0, 1, … as the stream's task says; only a stream with class_names "
+            f"{place}: give numbers, of classes 0, 1, …, or of a regression its values; only a stream with class_names "
             "takes texts."
         )
     if y.ndim == 2 and y.shape[1] == 1:

@@ -39,7 +39,7 @@ def read(
     """
     reader = _READERS.get(_ending(file))
     if reader is None:
-        raise InvalidData(f"{file.name}: its name must end in {', '.join(sorted(_READERS))}.")
+        raise InvalidData(f"{file.name or file.place}: its name must end in {', '.join(sorted(_READERS))}.")
     return reader(file, _Wanted(columns, is_text))
 
 
@@ -208,8 +208,9 @@ def _reason(beginning: bytes, error: str) -> str:
         return "it is not UTF-8: save it as UTF-8"
     if ragged := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", error):
         row, names, values = ragged.groups()
-        if names == "1" and b";" in beginning.splitlines()[0]:
-            return "semicolons separate its values: save it with commas between values, and points in numbers"
+        for separator, called in ((b";", "semicolons"), (b"\t", "tabs")):
+            if names == "1" and separator in beginning.splitlines()[0]:
+                return f"{called} separate its values: save it with commas between values, and points in numbers"
         return f"row {row}, of which the header is the first, has {values} values, and the header {names} names"
     if wrong := re.search(r"column #(\d+): Row #(\d+): CSV conversion error", error):
         column, row = int(wrong[1]) + 1, wrong[2]
