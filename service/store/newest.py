@@ -22,7 +22,7 @@ from service.store.database import read_together, within
 from service.store.publications import newest_visible
 from service.store.tables import parked, publications, releases, streams
 
-SECONDS_TO_LOOK = 20.0  # after which the transaction of a look is ended whose API hangs: as long as that waits at most
+SECONDS_TO_LOOK = 20.0  # then PostgreSQL ends the look of an API that hangs; an API that works waits no longer either
 
 
 class Newest(NamedTuple):

@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["labels"])
 
-_NOTHING: dict[int | str, dict[str, Any]] = {204: {"description": "Nothing is to be labelled now"}}
+_NOTHING: dict[int | str, dict[str, Any]] = {204: {"description": "No record waits for a label now"}}
 LOOK_AGAIN_SECONDS = 1.0  # for a lease that ran out, which nobody tells of
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from service.mechanisms.family import BuildContext
     from service.privacy.noise.running_sums import Runs
 
-FARTHEST = 1e4  # logits in a score to which the ball reaches where nobody says otherwise: farther than any model goes
+FARTHEST = 1e4  # logits: a ball without a radius reaches so far in a score, which is farther than any model goes
 DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
 
 
