@@ -1,4 +1,4 @@
-"""Of the Pythons that a machine has, `make venv` takes one that was built to be fast."""
+"""`make venv` takes a Python that was built to be fast, if the machine has one."""
 
 import os
 import subprocess
