@@ -23,6 +23,8 @@ _MISSING = (
     "one environment, from the project's folder: pip install '.[embedded]' ./client"
 )
 
+_CLOSED = "This client is closed, and its service has stopped with it: call perennial.local() again."
+
 
 def local(folder: str | Path | None = None, *, port: int | None = None, seconds: float = READY_SECONDS) -> LocalClient:
     """Start a service on this machine, wait until it is ready, and return a client with its admin key.
@@ -61,7 +63,7 @@ class LocalClient(Client):
     def close(self) -> None:
         """Stop the service, and remove its folder if that is a temporary one."""
         atexit.unregister(self.close)
-        super().close()
+        self._transport.refuse(_CLOSED)
         self._service.stop()
 
 
