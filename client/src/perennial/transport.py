@@ -139,7 +139,7 @@ def _sender(key: str) -> str:
 
 def _settings(url: str, key: str) -> dict[str, Any]:
     parts = _address(url)
-    key = (key or "").strip()  # None: of a variable of the environment that is not set
+    key = key.strip() if isinstance(key, str) else ""  # None: of a variable of the environment that is not set
     if not is_key(key):
         raise InvalidArgument("key must be the text of a key, as POST /v1/keys showed it")
     return {
