@@ -141,7 +141,7 @@ def _by_column(row: Mapping[Any, Any], choice: Choice) -> Row:
 
 
 def texts_beside_numbers(column: Any, texts: Iterable[str], other: Any) -> InvalidData:
-    """Return why a column of texts can't be read beside another of numbers: the first text that is no number, if any."""
+    """Return why texts can't be read beside another column's numbers: the first that is no number, if any."""
     for row, text in enumerate(texts):
         if as_number(text) is None:
             reason = (
