@@ -23,6 +23,7 @@ _MISSING = (
     "one environment, from the project's folder: pip install '.[embedded]' ./client"
 )
 
+_FRAME = " ╭─╮│╰╯"  # around what `perennial` says of an argument
 _CLOSED = "This client is closed, and its service has stopped with it: call perennial.local() again."
 
 
@@ -97,8 +98,8 @@ class _Service:
                 raise LocalServiceFailed(f"The service ended before it was ready. It said: {self._last_words()}")
             if time.monotonic() > deadline:
                 raise LocalServiceFailed(
-                    f"The service was not ready after {seconds:g} seconds: see {self._log_file}, "
-                    "or give it more `seconds`."
+                    f"The service was not ready after {seconds:g} seconds: give it more `seconds`. "
+                    f"It said: {self._last_words()}"
                 )
             time.sleep(_LOOK_SECONDS)
         return (self.data / "admin.key").read_text().strip()
@@ -120,8 +121,8 @@ class _Service:
         return "Perennial is ready" in self._log_file.read_text(errors="replace")
 
     def _last_words(self) -> str:
-        lines = self._log_file.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "nothing"
+        lines = [line.strip(_FRAME) for line in self._log_file.read_text(errors="replace").splitlines()]
+        return next(filter(None, reversed(lines)), "nothing")
 
 
 def _command() -> list[str]:
