@@ -45,6 +45,8 @@ def read_sample(file: Path, label: str, bound: float | None = None) -> Sample:
     """
     lines = read_lines(file)
     _, names = next(lines, ("", []))
+    if not names:
+        raise Unusable("the file is empty")
     if label not in names:
         advice = "give --label one of its columns' names"
         if len(names) == 1 and ";" in names[0]:

@@ -38,12 +38,12 @@ def _csv(file: Path) -> Iterator[Line]:
     with file.open(newline="", encoding="utf-8-sig") as lines:
         rows = csv.reader(lines)
         try:
-            header = next(rows, [])
-            yield "line 1", header
-            for number, row in enumerate(rows, 2):
+            header: list[str] = []
+            for row in filter(None, rows):  # empty lines are none
+                header = header or row
                 if len(row) != len(header):
-                    raise Unusable(f"line {number} has {len(row)} values, and the first line {len(header)} names")
-                yield f"line {number}", row
+                    raise Unusable(f"line {rows.line_num} has {len(row)} values, and the header {len(header)} names")
+                yield f"line {rows.line_num}", row
         except csv.Error:
             raise Unusable(f"line {rows.line_num} is no CSV: a value is too long, or a quote is never closed") from None
 

@@ -83,6 +83,8 @@ def test_records_of_units(service: Service, client, encoding):
     assert held["records"] == [1, 2]
     with pytest.raises(Problem, match="exactly the same data"):
         stream.append(X[:5], label=Y[:5], unit=ids[::-1], key="units", batch=3)
+    with pytest.raises(InvalidData, match="say whose each record is"):
+        stream.append(X[:5], label=Y[:5])
 
 
 def test_a_key_that_may_only_ingest_is_enough(service: Service):

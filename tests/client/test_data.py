@@ -268,10 +268,11 @@ SECRET = "a secret"
         (pd.DataFrame({"a": [1.0, np.nan], "y": [0, 1]}), "y", "Column 'a': row 1"),
         (pd.DataFrame({"a": [1.0, 2.0], "y": [SECRET, SECRET]}), "y", "'y'"),
         (
-            pd.DataFrame({"a": [1.0, 2.0], "b": [SECRET, SECRET], "y": [0, 1]}),
+            pd.DataFrame({"a": [1.0, 2.0], "b": ["1", SECRET], "y": [0, 1]}),
             "y",
-            "Column 'b' holds texts, and column 'a' numbers",
+            "Column 'b': row 1, counted from 0, is no number such as 1234.5, but column 'a' holds numbers",
         ),
+        (pd.DataFrame({"a": [1.0], "b": ["1"]}), None, "Column 'b' holds texts, and column 'a' numbers"),
         (pd.DataFrame({"a": [1.0, 2.0], "y": [SECRET, None]}), "y", "Column 'y': row 1, counted from 0, is missing"),
         ({"a": X[:2, 0], "y": pd.array([SECRET, pd.NA], dtype="string")}, "y", "Column 'y': row 1, .* is missing"),
         (X[:2], np.array([SECRET, np.nan], dtype=object), "The labels: row 1, .* is missing"),

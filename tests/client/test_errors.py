@@ -3,6 +3,7 @@
 import http.server
 import pickle
 import threading
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -84,7 +85,7 @@ def test_an_address_that_is_none(url):
         perennial.connect(url, KEY)
 
 
-@pytest.mark.parametrize("key", ["", " ", None, "a secret\nkey", "schlüssel"])
+@pytest.mark.parametrize("key", ["", " ", None, Path("a secret"), b"a secret", "a secret\nkey", "schlüssel"])
 def test_a_key_that_is_none_is_not_repeated(key):
     with pytest.raises(ValueError, match="key must be") as refused:
         perennial.connect("http://127.0.0.1:1", key)

@@ -47,6 +47,21 @@ def test_a_service_that_is_not_installed_is_named(monkeypatch, tmp_path):
         perennial.local(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("then", "seconds", "message"),
+    [
+        ("", 60, "It said: port is wrong$"),
+        ("; time.sleep(1000)", 0, "more `seconds`. It said: (nothing|port is wrong)$"),
+    ],
+)
+def test_the_last_words_of_a_service_are_repeated(monkeypatch, then, seconds, message):
+    """Without their frame. The log is in the temporary folder, which is gone then."""
+    service = f"import time; print('╭─╮\\n│ port is wrong │\\n╰─╯', flush=True){then}"
+    monkeypatch.setattr(sys.modules["perennial.local"], "_command", lambda: [sys.executable, "-c", service])
+    with pytest.raises(perennial.LocalServiceFailed, match=message):
+        perennial.local(seconds=seconds)
+
+
 def test_a_service_that_cannot_start_says_why(service: Service, tmp_path):
     port = int(service.url.rpartition(":")[2])
     with pytest.raises(perennial.LocalServiceFailed, match="can't listen on"):

@@ -98,6 +98,8 @@ def test_the_service_of_the_notebook_is_gone(walked):
     names, _ = walked
     notebook = names["notebook"]
     assert not notebook.folder.parent.exists()
+    with pytest.raises(perennial.Unreachable, match="This client is closed"):
+        notebook.stream("mine").append([[1.0, 2.0, 3.0]], label=[0])
     with pytest.raises(perennial.Unreachable):
         perennial.connect(notebook.url, "any")
 

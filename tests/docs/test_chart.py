@@ -195,9 +195,11 @@ def test_as_it_is_the_disk_for_copies_has_room_too():
     assert (size, int(most)) == ("10Gi", 9663676416)
 
 
-def test_a_setting_says_how_much_of_the_disk_copies_take():
-    values = {"segments": STORE | {"copies": "2Gi"}, "settings": {"max_copy_bytes": "1000000"}}
-    assert limits_of_copies(values) == {("2Gi", "1000000")}
+@pytest.mark.parametrize("most", ["33554432", 33554432])
+def test_a_setting_says_how_much_of_the_disk_copies_take(most):
+    """Also as a number, which a template would write as 3.3554432e+07."""
+    values = {"segments": STORE | {"copies": "2Gi"}, "settings": {"max_copy_bytes": most}}
+    assert limits_of_copies(values) == {("2Gi", "33554432")}
 
 
 @pytest.mark.parametrize("copies", ["lots", "10GiB", "-1Gi", ""])

@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _key(file: Path) -> str:
     try:
         key = file.read_text(encoding="utf-8-sig").strip()
+    except OSError as error:
+        raise InvalidArgument(f"can't read {file}: {error.strerror}. Give --key-file a file with a key.") from None
     except UnicodeDecodeError:
         key = ""
     if not is_key(key):

@@ -6,7 +6,7 @@ import operator
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from perennial.batches import Batch, cut, one_by_one, ready
 from perennial.data import blocks
-from perennial.errors import InvalidArgument, InvalidRecords, Problem, Unreachable
+from perennial.errors import InvalidArgument, InvalidData, InvalidRecords, Problem, Unreachable
 from perennial.exchange import (
     FIRST_PAUSE_SECONDS,
     PATIENCE_SECONDS,
@@ -29,6 +29,7 @@ from perennial.exchange import (
 from perennial.schema import Schema
 
 if TYPE_CHECKING:
+    from perennial.data import Block
     from perennial.journal import Journal
 
 LONGEST_KEY = 200
@@ -69,7 +70,8 @@ def append(
         raise InvalidArgument("batch must be at least 1")
     patience = float(patience)
     root = key or uuid.uuid4().hex
-    batches = cut(blocks(data, label, features, schema.names, unit), batch, schema.most_records)
+    read = _with_units(blocks(data, label, features, schema.names, unit), schema)
+    batches = cut(read, batch, schema.most_records)
     records, entries = 0, []
     try:
         confirmed = journal is not None and (yield from _has_newest(stream, journal))
@@ -94,6 +96,14 @@ def append(
         error.add_note(f"{records} records in {len(entries)} batches were accepted before this.")
         raise
     return Appended(records=records, entries=tuple(entries))
+
+
+def _with_units(read: Iterable[Block], schema: Schema) -> Iterator[Block]:
+    """Yield what is read. Raises InvalidData where the stream has units, and the records do not say theirs."""
+    for block in read:
+        if schema.has_units and block.unit is None:
+            raise InvalidData("The stream has units: say whose each record is, by unit=… or `perennial load --unit`.")
+        yield block
 
 
 def _has_newest(stream: str, journal: Journal) -> Exchange[bool]:

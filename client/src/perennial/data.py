@@ -18,7 +18,7 @@ from perennial.arrow_tables import NO_TABLE, SAME_NAME, columns_of
 from perennial.errors import InvalidData, InvalidRow
 from perennial.masks import is_missing, unmasked
 from perennial.names import UNNAMED, Names, listed
-from perennial.rows import NO_COLUMNS, Choice, Row, depth, has_names, is_row, named, read_row
+from perennial.rows import NO_COLUMNS, Choice, Row, depth, has_names, is_row, named, read_row, texts_beside_numbers
 from perennial.units import ids_of
 
 Array: TypeAlias = NDArray[Any]
@@ -208,12 +208,9 @@ def _from_columns(columns: dict[str, Any], choice: Choice) -> Block:
     if not names:
         return Block(x=None, y=y, unit=ids)
     values = [_column(columns[name], f"Column {name!r}") for name in names]
-    by_kind = {each.dtype.kind == "O": name for name, each in zip(names, values, strict=True)}
+    by_kind = {each.dtype.kind == "O": (name, each) for name, each in zip(names, values, strict=True)}
     if len(by_kind) > 1:
-        raise InvalidData(
-            f"Column {by_kind[True]!r} holds texts, and column {by_kind[False]!r} numbers: a stream takes one or the "
-            "other."
-        )
+        raise texts_beside_numbers(*by_kind[True], by_kind[False][0])
     x = values[0] if len(values) == 1 and values[0].ndim == 2 else _beside(values, names)
     return Block(x=x, y=y, unit=ids)
 

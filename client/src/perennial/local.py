@@ -23,6 +23,9 @@ _MISSING = (
     "one environment, from the project's folder: pip install '.[embedded]' ./client"
 )
 
+_FRAME = " ╭─╮│╰╯"  # around what `perennial` says of an argument
+_CLOSED = "This client is closed, and its service has stopped with it: call perennial.local() again."
+
 
 def local(folder: str | Path | None = None, *, port: int | None = None, seconds: float = READY_SECONDS) -> LocalClient:
     """Start a service on this machine, wait until it is ready, and return a client with its admin key.
@@ -61,7 +64,7 @@ class LocalClient(Client):
     def close(self) -> None:
         """Stop the service, and remove its folder if that is a temporary one."""
         atexit.unregister(self.close)
-        super().close()
+        self._transport.refuse(_CLOSED)
         self._service.stop()
 
 
@@ -95,8 +98,8 @@ class _Service:
                 raise LocalServiceFailed(f"The service ended before it was ready. It said: {self._last_words()}")
             if time.monotonic() > deadline:
                 raise LocalServiceFailed(
-                    f"The service was not ready after {seconds:g} seconds: see {self._log_file}, "
-                    "or give it more `seconds`."
+                    f"The service was not ready after {seconds:g} seconds: give it more `seconds`. "
+                    f"It said: {self._last_words()}"
                 )
             time.sleep(_LOOK_SECONDS)
         return (self.data / "admin.key").read_text().strip()
@@ -118,8 +121,8 @@ class _Service:
         return "Perennial is ready" in self._log_file.read_text(errors="replace")
 
     def _last_words(self) -> str:
-        lines = self._log_file.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "nothing"
+        lines = [line.strip(_FRAME) for line in self._log_file.read_text(errors="replace").splitlines()]
+        return next(filter(None, reversed(lines)), "nothing")
 
 
 def _command() -> list[str]:

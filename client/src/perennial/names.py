@@ -82,7 +82,7 @@ class Names:
     def check_numbers(self, place: str) -> None:
         """Raise InvalidData where the number of a class looks like another class's name: labels must be texts there."""
         for number, name in enumerate(self.classes):
-            if _as_number(name) not in (None, number) and _as_number(name) in range(len(self.classes)):
+            if as_number(name) not in (None, number) and as_number(name) in range(len(self.classes)):
                 raise InvalidData(
                     f'{place}: they are numbers or truth values, but class {number} has the name "{name}", so nobody '
                     "can tell whether they mean names: give the names of the classes, as texts."
@@ -92,7 +92,7 @@ class Names:
         """Return the number of the class that a text means; -1: of none."""
         if text in self._numbers:
             return self._numbers[text]
-        number = None if self._look_like_numbers else _as_number(text)
+        number = None if self._look_like_numbers else as_number(text)
         return int(number) if number is not None and number in range(len(self.classes)) else -1
 
     @cached_property
@@ -102,7 +102,7 @@ class Names:
     @cached_property
     def _look_like_numbers(self) -> bool:
         """Whether any class's name does."""
-        return any(_as_number(name) is not None for name in self.classes)
+        return any(as_number(name) is not None for name in self.classes)
 
     @property
     def _columns(self) -> str:
@@ -142,7 +142,7 @@ def _range(name: Any, ends: Any) -> list[Any]:
     return [low, high]
 
 
-def _as_number(text: str) -> float | None:
+def as_number(text: str) -> float | None:
     """Return the number that a text looks like, 0 or 1 of a truth value; None of any other text."""
     word = text.strip().lower()
     if word in ("true", "false"):

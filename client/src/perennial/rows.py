@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from perennial.errors import InvalidData, InvalidRow
-from perennial.names import UNNAMED, Names
+from perennial.names import UNNAMED, Names, as_number
 
 Row: TypeAlias = tuple[Any, Any, Any]
 """A row's features, its label and its unit; None for what it has not."""
@@ -138,3 +138,14 @@ def _by_column(row: Mapping[Any, Any], choice: Choice) -> Row:
         raise InvalidRow(PLACE, 0, LACKS_COLUMN)
     label, unit = (None if name is None else row[name] for name in others)
     return [row[name] for name in wanted] or None, label, unit
+
+
+def texts_beside_numbers(column: Any, texts: Iterable[str], other: Any) -> InvalidData:
+    """Return why texts can't be read beside another column's numbers: the first that is no number, if any."""
+    for row, text in enumerate(texts):
+        if as_number(text) is None:
+            reason = (
+                f"is no number such as 1234.5, but column {other!r} holds numbers: mend it, or leave the column out."
+            )
+            return InvalidRow(f"Column {column!r}", row, reason)
+    return InvalidData(f"Column {column!r} holds texts, and column {other!r} numbers: a stream takes one or the other.")

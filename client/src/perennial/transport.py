@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
-from perennial.errors import InvalidArgument
+from perennial.errors import InvalidArgument, Unreachable
 from perennial.exchange import Answer, NoAnswer, Pause, Request
 from perennial.plain_http import PlainConnections
 
@@ -30,7 +30,7 @@ class Transport:
     def __init__(self, url: str, key: str) -> None:
         settings, parts = _settings(url, key), _address(url)
         is_plain = parts.scheme == "http" and not (settings["trust_env"] and getproxies())
-        self.connections: PlainConnections | LibraryConnections = (
+        self.connections: PlainConnections | LibraryConnections | NoConnections = (
             PlainConnections(parts, settings["headers"], CONNECT_SECONDS) if is_plain else LibraryConnections(settings)
         )
         self.sender = _sender(key)
@@ -54,6 +54,25 @@ class Transport:
     def close(self) -> None:
         """Close all connections."""
         self.connections.close()
+
+    def refuse(self, reason: str) -> None:
+        """Close all connections, and let every later request raise Unreachable at once."""
+        self.close()
+        self.connections = NoConnections(reason)
+
+
+class NoConnections:
+    """No connections to a server that is known to be gone."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def send(self, _: Request) -> Answer | NoAnswer:
+        """Raise Unreachable."""
+        raise Unreachable(self._reason)
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class LibraryConnections:
@@ -120,7 +139,7 @@ def _sender(key: str) -> str:
 
 def _settings(url: str, key: str) -> dict[str, Any]:
     parts = _address(url)
-    key = (key or "").strip()  # None: of a variable of the environment that is not set
+    key = key.strip() if isinstance(key, str) else ""  # None: of a variable of the environment that is not set
     if not is_key(key):
         raise InvalidArgument("key must be the text of a key, as POST /v1/keys showed it")
     return {

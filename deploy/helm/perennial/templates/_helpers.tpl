@@ -68,7 +68,7 @@ securityContext:
 {{- end }}
 {{- end }}
 {{- range $name, $value := .Values.settings }}
-- {name: PERENNIAL_{{ $name | upper }}, value: {{ $value | quote }}}
+- {name: PERENNIAL_{{ $name | upper }}, value: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}}  # toJson: 10000000, not 1e+07
 {{- end }}
 {{ include "perennial.secretEnvironment" (dict "variable" "PERENNIAL_REDIS_URL" "secret" .Values.secret "key" "redis-url") }}
 {{ include "perennial.secretEnvironment" (dict "variable" "PERENNIAL_DATABASE_URL" "secret" .Values.secret "key" "database-url") }}
