@@ -7,6 +7,7 @@ for whoever calls decides whether what was found is good enough (`solvers`), and
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -98,13 +99,14 @@ class Preconditioner:
         rows = curvature.shape[1]  # mean: the trace over the rank, for a softmax bends nothing along (1, …, 1)
         mean *= rows / (problem.loss.curvature(rows)[0] * len(probes))
         x = sample.rows * np.sqrt(np.maximum(0.0, mean) * sample.stands_for)[:, None]
-        if narrow:
-            self._inverse = _inverse(x.T @ x + self._alpha * np.eye(columns))
-            return
-        x = x.astype(np.float32)
-        gram = x @ x.T
-        gram[np.diag_indices(len(x))] += np.float32(self._alpha)
-        self._rows, self._inverse = Prepared.as_they_are(x), _inverse(gram)
+        with suppress(np.linalg.LinAlgError):  # of many records alike single precision may lose α: then there is none
+            if narrow:
+                self._inverse = _inverse(x.T @ x + self._alpha * np.eye(columns))
+                return
+            x = x.astype(np.float32)
+            gram = x @ x.T
+            gram[np.diag_indices(len(x))] += np.float32(self._alpha)
+            self._rows, self._inverse = Prepared.as_they_are(x), _inverse(gram)
 
     def after(self, problem: Problem, products: int) -> Preconditioner:
         """Return the one to use after a step that took so many products: another where this one is poor, or none."""
