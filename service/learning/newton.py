@@ -116,6 +116,14 @@ class Preconditioner:
             return Preconditioner(problem)
         return self
 
+    def applied(self, residual: Floats) -> tuple[Floats, float]:
+        """Return it times the residual, and that times the residual: where this is not positive, it is used no more."""
+        ready = self(residual)
+        if (square := float(np.vdot(residual, ready))) > 0.0:
+            return ready, square
+        self._inverse = None  # single precision made it indefinite
+        return residual, float(np.vdot(residual, residual))
+
     def __call__(self, residual: Floats) -> Floats:
         if self._inverse is None:
             return residual
@@ -197,8 +205,7 @@ def _conjugate_gradients(
     """Return a descent direction p with ‖∇²J·p + ∇J‖ ≤ about target, and how many products that took."""
     solution = np.zeros_like(gradient)
     residual = -gradient
-    direction = inverse(residual)
-    square = float(np.vdot(residual, direction))
+    direction, square = inverse.applied(residual)
     for products in range(1, MOST_PRODUCTS + 1):  # noqa: B007
         curved = problem.curve(direction)
         curvature = float(np.vdot(direction, curved))
@@ -209,7 +216,7 @@ def _conjugate_gradients(
         residual -= length * curved
         if norm(residual) <= target:
             break
-        ready = inverse(residual)
-        previous, square = square, float(np.vdot(residual, ready))
+        previous = square
+        ready, square = inverse.applied(residual)
         direction = ready + (square / previous) * direction
     return solution if solution.any() else -gradient, products

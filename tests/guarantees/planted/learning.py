@@ -312,3 +312,13 @@ def a_singular_matrix_that_ends_a_fit() -> None:
     from service.learning.newton import Preconditioner
 
     rewrite(Preconditioner.__init__, ("suppress(np.linalg.LinAlgError)", "suppress()"))
+
+
+@bug(
+    "tests/learning/test_solvers.py::test_a_preconditioner_that_is_not_positive_definite_does_not_end_a_fit[0.0]",
+)
+def a_preconditioner_that_divides_by_nothing() -> None:
+    """A fit that ends, and a publication that halts, because of one record among others of a few kinds."""
+    from service.learning.newton import Preconditioner
+
+    rewrite(Preconditioner.applied, ("> 0.0", "is not None"))
