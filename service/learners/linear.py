@@ -161,10 +161,10 @@ class Linear:
             center_norm=0.0 if center is None else norm(center),
         )
 
-    def rows(self, x: NDArray[np.floating]) -> tuple[Prepared, NDArray[np.bool_]]:
-        """Return the rows of x and which of them are finite."""
+    def rows(self, x: NDArray[np.floating], *, own: bool = False) -> tuple[Prepared, NDArray[np.bool_]]:
+        """Return the rows of x and which of them are finite. own: x may be changed."""
         return Prepared.of(
-            x, norm_bound=self.norm_bound, intercept=self.intercept, intercept_scale=self.intercept_scale
+            x, norm_bound=self.norm_bound, intercept=self.intercept, intercept_scale=self.intercept_scale, own=own
         )
 
     def prepared(self, records: Records) -> tuple[Prepared, NDArray[np.generic]]:
@@ -183,12 +183,16 @@ class Linear:
         return rows, entering.y, entering.weights
 
     def entering(self, records: Records) -> tuple[Prepared, Records]:
-        """Return the rows that enter the loss, and the records that they are of, all of which fit the schema."""
+        """Return the rows that enter the loss, and the records that they are of, all of which fit the schema.
+
+        Whatever the records are, their features are copied once at most, as plans reckon (`timing`). In a copy very
+        long ones are shortened.
+        """
         if records.x.shape[1] != self.features:
             raise ValueError("the records have another number of features than the schema")
-        rows, finite = self.rows(records.x)
-        present = finite & self.loss.present(records.y, self.classes)
-        return (rows, records) if present.all() else (rows[present], records[present])
+        present = np.isfinite(records.x).all(axis=1) & self.loss.present(records.y, self.classes)
+        entering = records if present.all() else records[present]
+        return self.rows(entering.x, own=entering is not records)[0], entering
 
     def predict(
         self, parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64], tasks: int | None = None

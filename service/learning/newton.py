@@ -7,6 +7,7 @@ for whoever calls decides whether what was found is good enough (`solvers`), and
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -98,13 +99,14 @@ class Preconditioner:
         rows = curvature.shape[1]  # mean: the trace over the rank, for a softmax bends nothing along (1, …, 1)
         mean *= rows / (problem.loss.curvature(rows)[0] * len(probes))
         x = sample.rows * np.sqrt(np.maximum(0.0, mean) * sample.stands_for)[:, None]
-        if narrow:
-            self._inverse = _inverse(x.T @ x + self._alpha * np.eye(columns))
-            return
-        x = x.astype(np.float32)
-        gram = x @ x.T
-        gram[np.diag_indices(len(x))] += np.float32(self._alpha)
-        self._rows, self._inverse = Prepared.as_they_are(x), _inverse(gram)
+        with suppress(np.linalg.LinAlgError):  # of many records alike single precision may lose α: then there is none
+            if narrow:
+                self._inverse = _inverse(x.T @ x + self._alpha * np.eye(columns))
+                return
+            x = x.astype(np.float32)
+            gram = x @ x.T
+            gram[np.diag_indices(len(x))] += np.float32(self._alpha)
+            self._rows, self._inverse = Prepared.as_they_are(x), _inverse(gram)
 
     def after(self, problem: Problem, products: int) -> Preconditioner:
         """Return the one to use after a step that took so many products: another where this one is poor, or none."""
@@ -113,6 +115,14 @@ class Preconditioner:
         elif products > _MANY_PRODUCTS and self._inverse is not None:
             return Preconditioner(problem)
         return self
+
+    def applied(self, residual: Floats) -> tuple[Floats, float]:
+        """Return it times the residual, and that times the residual: where this is not positive, it is used no more."""
+        ready = self(residual)
+        if (square := float(np.vdot(residual, ready))) > 0.0:
+            return ready, square
+        self._inverse = None  # single precision made it indefinite
+        return residual, float(np.vdot(residual, residual))
 
     def __call__(self, residual: Floats) -> Floats:
         if self._inverse is None:
@@ -195,8 +205,7 @@ def _conjugate_gradients(
     """Return a descent direction p with ‖∇²J·p + ∇J‖ ≤ about target, and how many products that took."""
     solution = np.zeros_like(gradient)
     residual = -gradient
-    direction = inverse(residual)
-    square = float(np.vdot(residual, direction))
+    direction, square = inverse.applied(residual)
     for products in range(1, MOST_PRODUCTS + 1):  # noqa: B007
         curved = problem.curve(direction)
         curvature = float(np.vdot(direction, curved))
@@ -207,7 +216,7 @@ def _conjugate_gradients(
         residual -= length * curved
         if norm(residual) <= target:
             break
-        ready = inverse(residual)
-        previous, square = square, float(np.vdot(residual, ready))
+        previous = square
+        ready, square = inverse.applied(residual)
         direction = ready + (square / previous) * direction
     return solution if solution.any() else -gradient, products

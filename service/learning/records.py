@@ -155,14 +155,23 @@ class Prepared:
 
     @classmethod
     def of(
-        cls, x: NDArray[np.floating], *, norm_bound: float, intercept: bool, intercept_scale: float | None = None
+        cls,
+        x: NDArray[np.floating],
+        *,
+        norm_bound: float,
+        intercept: bool,
+        intercept_scale: float | None = None,
+        own: bool = False,
     ) -> tuple[Prepared, NDArray[np.bool_]]:
-        """Return the rows of x and which of them are finite; what the others became is not to be used."""
+        """Return the rows of x and which of them are finite; what the others became is not to be used.
+
+        own: x may be changed, so that no very long row makes another copy of all.
+        """
         norm = _norms(x)
         finite = np.isfinite(norm)
         # Only the direction of a very long row matters: near 1 no product with it can overflow.
         if (long := np.flatnonzero(~(norm < _LONG))).size:
-            x = x.copy()
+            x = x if own else x.copy()
             x[long], norm[long], finite[long] = _shortened(x[long])
         with np.errstate(divide="ignore", over="ignore"):
             factor = np.minimum(1.0, norm_bound / norm)

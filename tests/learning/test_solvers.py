@@ -232,6 +232,33 @@ def test_more_records_than_slots_are_refused():
         solved(**problem(slots=119))
 
 
+def test_records_alike_of_which_single_precision_makes_a_singular_matrix_do_not_end_a_fit():
+    """As many rows of 300·2^-20 each as a preconditioner is made of: beside that single precision loses an α of 1e-12.
+
+    With one record among them that is unlike the matrix may have an inverse: so nobody may see that it had none.
+    """
+    x, y, center = np.full((1024, 300), 2.0**-5), np.arange(1024) % 4 == 0, np.zeros((1, 300))
+    alike = Objective(LOSSES["logistic"], Prepared.as_they_are(x), y.astype(float), 1024, 1e-12, center)
+    alike.evaluate(center)
+    assert newton.Preconditioner(alike)(np.ones((1, 300))).tolist() == np.ones((1, 300)).tolist()
+    assert newton.minimize(alike, 1e-7, lambda _offset, slope: norm(slope) <= 1e-7) is not None
+
+
+@pytest.mark.parametrize("size", [0.0, -1.0])
+def test_a_preconditioner_that_is_not_positive_definite_does_not_end_a_fit(size, monkeypatch):
+    """Single precision makes it so of records of a few kinds, with one record among them, and without it not."""
+    p = problem("softmax", 3, features=3, alpha=1e-3)
+    p["x"][:, -1] = 0.0
+    aside = np.zeros((3, 3))
+    aside[:, -1] = 1.0  # where the residual is 0 for ever
+
+    def turned(inverse, residual):
+        return residual if inverse._inverse is None else size * residual + aside
+
+    monkeypatch.setattr(newton.Preconditioner, "__call__", turned)
+    assert length(gradient(p, solved(**p))) <= p["promise"].tolerance
+
+
 def test_a_preconditioner_that_misleads_is_dropped(monkeypatch):
     """Few of the 256 records in it may be curved, and in other classes: then it is worse than none."""
     products = 0

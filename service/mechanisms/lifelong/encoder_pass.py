@@ -135,16 +135,16 @@ class EncoderPass:
         training: which of the slots may be read; n_t counts these alone. units: n_t of every batch, where records have
         units and weights by batch. A batch of none is a step along its noise.
         """
-        x, finite = self.encoder.rows(records.x)
-        present = finite & self.loss.present(records.y, self.classes)
+        present = np.isfinite(records.x).all(axis=1) & self.loss.present(records.y, self.classes)
         slots = records.in_slots(start, start + self.records)[present]
-        x, y = x[present], records.y[present]
+        x, y = records.x if present.all() else records.x[present], records.y[present]
         shares = np.ones(len(y)) if records.weights is None else records.weights[present]
         weights = self.encoder.initial(self.rows)
         rate = self.rate(perturbation, None if units is None else sum(units))
         for step, (first, last) in enumerate(self.batches(start)):
             mine = slice(*np.searchsorted(slots, (first, last)))
-            total = self.summed(weights, x[mine], y[mine], slots[mine] - first, last - first, shares[mine])
+            rows, _ = self.encoder.rows(x[mine])
+            total = self.summed(weights, rows, y[mine], slots[mine] - first, last - first, shares[mine])
             count = max(1, training.count(first, last) if units is None else units[step])
             weights = weights - rate / count * noises.add(total, perturbation.noise)
         return weights[None, :]

@@ -293,3 +293,32 @@ def a_projection_from_too_far_away() -> None:
     from service.learning import constraint_sets
 
     rewrite(constraint_sets._left, ("values - values.max()", "values"))
+
+
+@bug("tests/learners/test_linear.py::test_no_record_makes_a_fit_need_more_memory_than_its_plan_says[long and empty]")
+def a_very_long_record_that_is_copied_with_all_others() -> None:
+    """A fit that was planned to fit into memory is killed, twice, and its publication halts, because of one record."""
+    from service.learners.linear import Linear
+
+    rewrite(Linear.entering, ("own=entering is not records", "own=False"))
+
+
+@bug(
+    "tests/learning/test_solvers.py::"
+    "test_records_alike_of_which_single_precision_makes_a_singular_matrix_do_not_end_a_fit"
+)
+def a_singular_matrix_that_ends_a_fit() -> None:
+    """A fit that ends, and a publication that halts, because of one record among others that are all alike."""
+    from service.learning.newton import Preconditioner
+
+    rewrite(Preconditioner.__init__, ("suppress(np.linalg.LinAlgError)", "suppress()"))
+
+
+@bug(
+    "tests/learning/test_solvers.py::test_a_preconditioner_that_is_not_positive_definite_does_not_end_a_fit[0.0]",
+)
+def a_preconditioner_that_divides_by_nothing() -> None:
+    """A fit that ends, and a publication that halts, because of one record among others of a few kinds."""
+    from service.learning.newton import Preconditioner
+
+    rewrite(Preconditioner.applied, ("> 0.0", "is not None"))

@@ -1,5 +1,6 @@
 """One pass over disjoint batches: no record moves a sum further than stated, some nearly as far; the noise is there."""
 
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 from math import fsum, sqrt
@@ -15,6 +16,7 @@ from service.learning.records import Records
 from service.learning.solvers import SLACK, Inaccurate
 from service.mechanisms.lifelong import encoder_pass
 from service.mechanisms.lifelong.encoder_pass import CHUNK, EncoderPass, gradients_of
+from service.mechanisms.timing import BYTES_AT_LEAST, bytes_at_once
 from service.privacy.accounting import events
 from service.privacy.currency import Currency
 from service.privacy.noise.additive import Gaussian
@@ -221,3 +223,20 @@ def test_the_rate_follows_from_the_noise_beside_the_contributions_and_one_is_the
     assert rates[2] == pytest.approx(2 * rates[1])
     assert rates[3] == learnt.rate(noisy) == pytest.approx(7 * rates[1])
     assert rates[3] < encoder_pass.FASTEST
+
+
+@pytest.mark.parametrize("value", [1.0, 1e30, np.nan], ids=["plain", "long", "empty"])
+def test_no_record_makes_a_pass_need_more_memory_than_its_plan_says(value, monkeypatch):
+    monkeypatch.setattr(EncoderPass, "summed", lambda learnt, *_: np.zeros(learnt.dimension))
+    learnt = one_pass("dense", records=200_000, batch=20_000)
+    x = np.full((200_000, 12), 0.1, dtype=np.float32)
+    x[7, 0] = value
+    records = Records(x=x, y=np.zeros(200_000, dtype=np.int32), slots=np.arange(200_000))
+    perturbation = learnt.perturbation(Currency.ZCDP, RHO)
+    tracemalloc.start()
+    try:
+        learnt.release(records, 0, perturbation)
+        needed = x.nbytes + tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert needed <= bytes_at_once(200_000, 12) + 4 * BYTES_AT_LEAST
