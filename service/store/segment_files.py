@@ -96,6 +96,16 @@ class SegmentFiles:
         self._checked.pop((log, name), None)
         (self.root / log / name).unlink(missing_ok=True)
 
+    @contextmanager
+    def deleted_on(self, refusal: type[Exception], log: str, *names: str) -> Iterator[None]:
+        """Delete files again whose commit is refused: who holds the lease now may have swept, and erased, already."""
+        try:
+            yield
+        except refusal:
+            for name in names:
+                self.delete(log, name)
+            raise
+
     def high_water_mark(self, log: str) -> dict[str, Any] | None:
         """Return what was last written down about a stream; None: nothing was. {} if it can't be read."""
         try:

@@ -125,6 +125,29 @@ def test_who_was_overtaken_neither_replaces_segments_nor_calls_bytes_deleted(sea
     check(sealed)
 
 
+@pytest.mark.parametrize("way", ["seal", "erase"])
+def test_who_wakes_after_bytes_were_erased_leaves_no_file_that_holds_them(sealed: Bench, monkeypatch, way):
+    """It hung before it wrote a file; its successor numbered, erased and swept meanwhile."""
+    if way == "seal":
+        sealed.append(14, 14.5)
+    else:
+        erase(sealed, 1, 2)
+    asleep, real, woke = sealed.successor(), SegmentFiles.write, []
+
+    def write(*given):
+        monkeypatch.setattr(SegmentFiles, "write", real)
+        sealer = sealed.successor()
+        wait_until(lambda: (sealer.step(wait_milliseconds=10), sealed.now().records == (8 if way == "seal" else 6))[1])
+        erase(sealed, 0, sealed.now().records)
+        wait_until(lambda: (sealer.step(wait_milliseconds=10), not waiting(sealed))[1])
+        woke.append(True)
+        return real(*given)
+
+    monkeypatch.setattr(SegmentFiles, "write", write)
+    wait_until(lambda: (asleep.step(wait_milliseconds=10), woke)[1])
+    assert np.float32(14.5 if way == "seal" else 11).tobytes() not in kept_bytes(sealed)
+
+
 def test_erasing_again_changes_nothing(sealed: Bench):
     erase(sealed, 1, 4)
     erase(sealed, 2, 4)

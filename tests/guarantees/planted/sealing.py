@@ -134,6 +134,14 @@ def a_stream_that_an_overtaken_sealer_halts() -> None:
     rewrite(Sealer._guard, ("leases.check(connection, lease)\n", "pass\n"))
 
 
+@bug(f"{_ERASING}::test_who_wakes_after_bytes_were_erased_leaves_no_file_that_holds_them[erase]")
+def a_late_file_with_erased_bytes() -> None:
+    """A worker that was overtaken writes a file which nothing names, after its successor swept; nobody deletes it."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._replace, ("deleted_on(LeaseLost,", "deleted_on(ZeroDivisionError,"))
+
+
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
 def the_last_erased_record_keeps_its_bytes() -> None:
     """The deletion spares the last record of each erased range."""
