@@ -41,6 +41,7 @@ class SegmentFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._checked: dict[tuple[str, str], tuple[int, ...]] = {}  # as each file was when its hash was last right
+        self._synced: set[str] = set()  # logs whose folders this process has synced into the root
         self._marks_read: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}  # as it was when it was last read
 
     def described(self) -> dict[str, Any]:
@@ -63,9 +64,10 @@ class SegmentFiles:
     def put(self, log: str, name: str, content: bytes) -> None:
         """Write a new file, which is on disk when this returns. Raises FileExistsError."""
         folder = self.root / log
-        if not folder.is_dir():
+        if log not in self._synced or not folder.is_dir():  # who made it may have died before it was synced
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _sync(self.root)
+            self._synced.add(log)
         with (folder / name).open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
             file.write(content)
