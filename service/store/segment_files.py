@@ -54,6 +54,9 @@ class SegmentFiles:
     def sweep_copies(self) -> None:
         """Delete copies for as long as the process runs; a folder needs none."""
 
+    def drop_copies(self) -> None:
+        """Delete all copies, for a process after which nobody may sweep them; a folder needs none."""
+
     def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
         """A new file that is on disk when this returns: its name and its SHA-256."""
         packed = pack(columns)

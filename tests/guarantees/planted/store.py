@@ -366,6 +366,14 @@ def copies_that_stay() -> None:
     rewrite(SegmentObjects._drop_copies, ("time.time() - COPY_SECONDS", "0.0"))
 
 
+@bug(f"{_OBJECTS}::test_copies_go_when_they_are_old_or_too_many")
+def copies_that_a_walk_leaves() -> None:
+    """Records that are erased later stay on a machine where somebody once ran `perennial ledger verify`."""
+    from service.store.segment_objects import SegmentObjects
+
+    wrap(SegmentObjects, "drop_copies", lambda *_: None)
+
+
 _NARROWED = "tests/store/test_schema_versions.py::test_this_version_can_do_nothing_more_where_the_next_one_does_not"
 
 
