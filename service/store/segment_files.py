@@ -21,6 +21,7 @@ from service.streams.codec import Columns, pack
 SECONDS_TO_LOCK = 5.0
 MOST_CHECKED = 2**16  # files of which a process remembers that they are right
 _MARK = ".witness"
+_OF_THE_VOLUME = "lost+found"  # which file systems have at their root
 
 
 class FilesReplaced(Exception):
@@ -199,7 +200,7 @@ class SegmentFiles:
 
     def logs(self) -> set[str]:
         """Return the logs of which there are files, or a high-water mark."""
-        there = list(self.root.iterdir()) if self.root.is_dir() else []
+        there = [path for path in self.root.iterdir() if path.name != _OF_THE_VOLUME] if self.root.is_dir() else []
         return {path.name for path in there if path.is_dir()} | {path.stem for path in there if path.suffix == _MARK}
 
     def get(self, log: str, name: str) -> bytes:

@@ -72,6 +72,18 @@ def test_a_service_moves_to_an_object_store_and_back(copied, server: Server, tmp
     assert "4 charges on 1 streams: 0 findings" in invoked(world, "ledger", "verify", place=str(back))
 
 
+def test_a_copy_goes_to_the_root_of_a_volume_and_back(tmp_path: Path):
+    """Its file system has a folder of its own there."""
+    source, volume, back = (tmp_path / name for name in ("source", "volume", "back"))
+    (source / "one").mkdir(parents=True)
+    (source / "one" / "segment").write_bytes(b"records")
+    (volume / "lost+found").mkdir(parents=True)
+    for places in ((source, volume), (volume, back)):
+        done = CliRunner().invoke(app, ["segments", "copy", *map(str, places)])
+        assert (done.exit_code, "1 segments copied" in done.output) == (0, True), done.output
+    assert [path.name for path in back.iterdir()] == ["one"]
+
+
 def test_a_copy_goes_to_no_place_with_other_files(tmp_path: Path):
     source, target = tmp_path / "source", tmp_path / "target"
     for folder, name in ((source, "one"), (target, "two")):
