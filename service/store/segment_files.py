@@ -103,12 +103,15 @@ class SegmentFiles:
         (self.root / log / name).unlink(missing_ok=True)
 
     @contextmanager
-    def deleted_on(self, refusal: type[Exception], log: str, *names: str) -> Iterator[None]:
-        """Delete files again whose commit is refused: who holds the lease now may have swept, and erased, already."""
+    def gone_if(self, refusal: type[Exception], log: str, name: str | None) -> Iterator[None]:
+        """Delete a file again whose commit is refused: who holds the lease now may have swept, and erased, already.
+
+        name: None: nothing was written.
+        """
         try:
             yield
         except refusal:
-            for name in names:
+            if name is not None:
                 self.delete(log, name)
             raise
 

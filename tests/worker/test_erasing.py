@@ -174,6 +174,21 @@ def test_a_halted_stream_erases_too(sealed: Bench):
     assert sealed.now().halted == "why"
 
 
+def test_a_halted_streams_log_forgets_what_is_numbered(sealed: Bench, monkeypatch):
+    """As one that came back from an older copy, or that was not trimmed because its server was away."""
+    sealer = sealed.successor()
+    with monkeypatch.context() as patched:
+        patched.setattr(Reader, "trim", lambda *_: None)
+        sealed.append(14, 14.5)
+        wait_until(lambda: (sealer.step(wait_milliseconds=10), sealed.now().records == 8)[1])
+    waits = sealed.append(15)
+    with sealed.database.transaction() as connection:
+        streams.halt(connection, sealed.stream.id, "why")
+    erase(sealed, 6, 8)
+    finish(sealed)
+    assert [entry.decode() for entry, _ in sealed.redis().xrange(sealed.key("entries"))] == [waits]
+
+
 def test_a_halted_stream_keeps_files_that_nobody_knows(sealed: Bench, monkeypatch):
     """If its database is an old one, they may be the only ones that hold what was numbered since."""
     monkeypatch.setattr(sealing, "TIDY_SECONDS", 0.0)

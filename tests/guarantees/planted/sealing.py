@@ -134,12 +134,20 @@ def a_stream_that_an_overtaken_sealer_halts() -> None:
     rewrite(Sealer._guard, ("leases.check(connection, lease)\n", "pass\n"))
 
 
+@bug(f"{_ERASING}::test_a_halted_streams_log_forgets_what_is_numbered")
+def a_halted_log_that_keeps_what_was_erased() -> None:
+    """Batches that have numbers stay in a log that nobody trims, though their records are called deleted."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._delete_erased, ("self._reader.trim(stream.log, stream.sealed_entry)", "pass"))
+
+
 @bug(f"{_ERASING}::test_who_wakes_after_bytes_were_erased_leaves_no_file_that_holds_them[erase]")
 def a_late_file_with_erased_bytes() -> None:
     """A worker that was overtaken writes a file which nothing names, after its successor swept; nobody deletes it."""
     from service.worker.sealer import Sealer
 
-    rewrite(Sealer._replace, ("deleted_on(LeaseLost,", "deleted_on(ZeroDivisionError,"))
+    rewrite(Sealer._replace, ("gone_if(LeaseLost,", "gone_if(ZeroDivisionError,"))
 
 
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
