@@ -228,7 +228,8 @@ class Sealer:
         segment, counts = self._write(stream, stop, columns) if columns else (None, None)
         self._reader.bury(log, dead)
         letters = [_letter(entry) for entry in dead]
-        with self._files.gone_if(LeaseLost, log, segment and segment.file), self._database.transaction() as connection:
+        file = None if segment is None else segment.file
+        with self._files.gone_if(LeaseLost, log, file), self._database.transaction() as connection:
             numbering.seal(connection, lease, stream, segment, sealed, letters, counts)
             after, newest = numbering.left(connection, stream.id, NEWEST)
         if counts is not None:
@@ -299,8 +300,7 @@ class Sealer:
             waiting = segments.undeleted_erasures(connection, stream.id)
         if not waiting:  # another was quicker, between our look and our lease
             return
-        lease, _ = self._held[stream.log]
-        touched: dict[int, Segment] = {}
+        lease, touched = self._held[stream.log][0], dict[int, Segment]()
         with self._database.transaction() as connection:
             for _, start, stop in waiting:
                 touched |= {each.start: each for each in segments.holding(connection, stream.id, start, stop)}

@@ -166,11 +166,11 @@ def erasures_that_are_called_done_before_they_are() -> None:
     rewrite(
         Sealer._delete_erased,
         (
-            "    touched: dict[int, Segment] = {}\n",
+            "    lease, touched = self._held[stream.log][0], dict[int, Segment]()\n",
             (
+                "    lease, touched = self._held[stream.log][0], dict[int, Segment]()\n"
                 "    with self._database.transaction() as connection:\n"
                 "        segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])\n"
-                "    touched: dict[int, Segment] = {}\n"
             ),
         ),
     )
