@@ -141,6 +141,7 @@ def verify_ledger(
                 report = verify(connection)
             copies = settings.segment_copies if "segment_copies" in settings.model_fields_set else data_dir / "copies"
             files = open_place(segments, copies, most_bytes=settings.max_copy_bytes)
+            stack.callback(files.drop_copies)
             findings = [*report.findings, *verify_segments(database, files)]
             database.close()
     except (EmbeddedError, DatabaseUnavailable, StoreUnsuitable) as error:

@@ -71,7 +71,7 @@ class Committed:
         return bool(self.unseen) or before != (self.mark.charges, self.mark.releases, True)
 
     def advances(self, now: Stream) -> bool:
-        """Return whether the mark holds more than the stream's row shows, which the caller has locked."""
+        """Return whether the mark holds more than the stream's row shows."""
         return (
             now.confirmed_charges < self.mark.charges or now.confirmed_releases < self.mark.releases or not now.marked
         )
@@ -210,7 +210,8 @@ class Confirmer:
         """Have the mark hold what is committed; return whether it does. The caller holds the file's lock."""
         stream, mark = committed.stream, committed.mark
         try:
-            if stored_marks[stream.log] != vars(mark):
+            # One that holds it all may not be on disk yet: who wrote it may have failed, or died, before it was synced.
+            if stored_marks[stream.log] != vars(mark) or committed.advances(stream):
                 high_water_mark.write(self.files, stream.log, mark)
         except OSError as error:
             self._fail(stream.id, error)

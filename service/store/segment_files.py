@@ -21,6 +21,7 @@ from service.streams.codec import Columns, pack
 SECONDS_TO_LOCK = 5.0
 MOST_CHECKED = 2**16  # files of which a process remembers that they are right
 _MARK = ".witness"
+_OF_THE_VOLUME = "lost+found"  # which file systems have at their root
 
 
 class FilesReplaced(Exception):
@@ -41,6 +42,7 @@ class SegmentFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._checked: dict[tuple[str, str], tuple[int, ...]] = {}  # as each file was when its hash was last right
+        self._synced: set[str] = set()  # logs whose folders this process has synced into the root
         self._marks_read: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}  # as it was when it was last read
 
     def described(self) -> dict[str, Any]:
@@ -53,6 +55,9 @@ class SegmentFiles:
     def sweep_copies(self) -> None:
         """Delete copies for as long as the process runs; a folder needs none."""
 
+    def drop_copies(self) -> None:
+        """Delete all copies, for a process after which nobody may sweep them; a folder needs none."""
+
     def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
         """A new file that is on disk when this returns: its name and its SHA-256."""
         packed = pack(columns)
@@ -63,9 +68,10 @@ class SegmentFiles:
     def put(self, log: str, name: str, content: bytes) -> None:
         """Write a new file, which is on disk when this returns. Raises FileExistsError."""
         folder = self.root / log
-        if not folder.is_dir():
+        if log not in self._synced or not folder.is_dir():  # who made it may have died before it was synced
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _sync(self.root)
+            self._synced.add(log)
         with (folder / name).open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
             file.write(content)
@@ -95,6 +101,19 @@ class SegmentFiles:
     def delete(self, log: str, name: str) -> None:
         self._checked.pop((log, name), None)
         (self.root / log / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def gone_if(self, refusal: type[Exception], log: str, name: str | None) -> Iterator[None]:
+        """Delete a file again whose commit is refused: who holds the lease now may have swept, and erased, already.
+
+        name: None: nothing was written.
+        """
+        try:
+            yield
+        except refusal:
+            if name is not None:
+                self.delete(log, name)
+            raise
 
     def high_water_mark(self, log: str) -> dict[str, Any] | None:
         """Return what was last written down about a stream; None: nothing was. {} if it can't be read."""
@@ -184,7 +203,7 @@ class SegmentFiles:
 
     def logs(self) -> set[str]:
         """Return the logs of which there are files, or a high-water mark."""
-        there = list(self.root.iterdir()) if self.root.is_dir() else []
+        there = [path for path in self.root.iterdir() if path.name != _OF_THE_VOLUME] if self.root.is_dir() else []
         return {path.name for path in there if path.is_dir()} | {path.stem for path in there if path.suffix == _MARK}
 
     def get(self, log: str, name: str) -> bytes:

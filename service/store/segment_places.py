@@ -19,8 +19,7 @@ def open_segments(settings: Settings) -> SegmentFiles:
         StoreUnsuitable: it is no store that could be opened, or obstore is not installed.
     """
     files = open_place(settings.segment_store, settings.segment_copies, most_bytes=settings.max_copy_bytes)
-    threading.Thread(target=files.sweep_copies, daemon=True).start()
-    return files
+    return _swept(files)
 
 
 def open_place(place: str | Path, copies: Path, *, most_bytes: int) -> SegmentFiles:
@@ -32,9 +31,19 @@ def open_place(place: str | Path, copies: Path, *, most_bytes: int) -> SegmentFi
     return SegmentObjects(place, copies, most_bytes=most_bytes)
 
 
+def open_elsewhere(described: dict[str, Any]) -> SegmentFiles:
+    """Return the files that a process on another machine described. Copies on this one go from now on."""
+    return _swept(open_described(described))
+
+
 def open_described(described: dict[str, Any]) -> SegmentFiles:
-    """Return the files that another process described."""
+    """Return the files that another process on this machine described, which lets copies go."""
     folder = Path(described["folder"])
     if "url" not in described:
         return SegmentFiles(folder)
     return open_place(described["url"], folder, most_bytes=described["most_bytes"])
+
+
+def _swept(files: SegmentFiles) -> SegmentFiles:
+    threading.Thread(target=files.sweep_copies, daemon=True).start()
+    return files

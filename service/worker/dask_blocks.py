@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from service.learning.sums import Partial, answered
 from service.publishing.blocks import LocatedBlocks, part_of
 from service.publishing.records import load
-from service.store.segment_places import open_described
+from service.store.segment_places import open_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -100,4 +100,4 @@ def answer(
 @lru_cache(maxsize=4)
 def _opened(described: tuple[tuple[str, Any], ...]) -> SegmentFiles:
     """Return the files, opened once for each Dask worker, which then checks the hash of each file once."""
-    return open_described(dict(described))
+    return open_elsewhere(dict(described))

@@ -228,7 +228,8 @@ class Sealer:
         segment, counts = self._write(stream, stop, columns) if columns else (None, None)
         self._reader.bury(log, dead)
         letters = [_letter(entry) for entry in dead]
-        with self._database.transaction() as connection:
+        file = None if segment is None else segment.file
+        with self._files.gone_if(LeaseLost, log, file), self._database.transaction() as connection:
             numbering.seal(connection, lease, stream, segment, sealed, letters, counts)
             after, newest = numbering.left(connection, stream.id, NEWEST)
         if counts is not None:
@@ -267,7 +268,7 @@ class Sealer:
         """One segment in the place of neighbours; their files go when nothing names them any more."""
         start, stop = old[0].start, old[-1].stop
         file, sha256 = self._files.write(stream.log, start, stop, columns)
-        with self._database.transaction() as connection:
+        with self._files.gone_if(LeaseLost, stream.log, file), self._database.transaction() as connection:
             new = Segment(start=start, stop=stop, file=file, sha256=sha256)
             segments.replace(connection, lease, stream, old, [new])
         for each in old:
@@ -299,8 +300,7 @@ class Sealer:
             waiting = segments.undeleted_erasures(connection, stream.id)
         if not waiting:  # another was quicker, between our look and our lease
             return
-        lease, _ = self._held[stream.log]
-        touched: dict[int, Segment] = {}
+        lease, touched = self._held[stream.log][0], dict[int, Segment]()
         with self._database.transaction() as connection:
             for _, start, stop in waiting:
                 touched |= {each.start: each for each in segments.holding(connection, stream.id, start, stop)}
@@ -319,6 +319,7 @@ class Sealer:
             _log.warning("erased_but_for_orphans", stream=stream.name, files=self._orphans(stream))
             return
         self._sweep(stream, set())
+        self._reader.trim(stream.log, stream.sealed_entry)  # that of a halted stream may hold numbered batches still
         self._forget_again = not self._reader.forget()
         with self._database.transaction() as connection:
             segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])

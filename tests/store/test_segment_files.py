@@ -67,6 +67,25 @@ def test_what_is_written_is_on_disk_before_anybody_is_told_its_name(tmp_path: Pa
         assert synced.index(file) < synced.index(folder)
 
 
+@pytest.mark.parametrize("who", ["its maker", "another process"])
+def test_a_folder_that_its_maker_could_not_sync_is_synced_later(tmp_path: Path, monkeypatch, synced: list[Path], who):
+    files = SegmentFiles(tmp_path.resolve())
+
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, "not synced")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="not synced"):
+        patched.setattr(segment_files, "_sync", fail)
+        files.write("log", 0, 4, {"x": X})
+    assert (files.root / "log").is_dir()
+    later = files if who == "its maker" else SegmentFiles(files.root)
+    later.write("log", 0, 4, {"x": X})
+    assert files.root in synced
+    synced.clear()
+    later.write("log", 4, 8, {"x": X})
+    assert files.root not in synced, "once is enough"
+
+
 def test_a_mark_is_on_disk_before_it_takes_the_place_of_the_one_before(tmp_path: Path, monkeypatch, synced: list[Path]):
     root, files = tmp_path.resolve(), SegmentFiles(tmp_path.resolve())
     files.put_high_water_mark("log", {"charges": 1})

@@ -316,7 +316,7 @@ def test_the_mark_never_goes_back_however_many_confirm_at_once(bench: Bench, mon
         thread.start()
     for thread in threads:
         thread.join()
-    assert charges_marked == [5]
+    assert set(charges_marked) == {5}
     assert visible(bench)[0] == 5
 
 

@@ -125,6 +125,29 @@ def test_who_was_overtaken_neither_replaces_segments_nor_calls_bytes_deleted(sea
     check(sealed)
 
 
+@pytest.mark.parametrize("way", ["seal", "erase"])
+def test_who_wakes_after_bytes_were_erased_leaves_no_file_that_holds_them(sealed: Bench, monkeypatch, way):
+    """It hung before it wrote a file; its successor numbered, erased and swept meanwhile."""
+    if way == "seal":
+        sealed.append(14, 14.5)
+    else:
+        erase(sealed, 1, 2)
+    asleep, real, woke = sealed.successor(), SegmentFiles.write, []
+
+    def write(*given):
+        monkeypatch.setattr(SegmentFiles, "write", real)
+        sealer = sealed.successor()
+        wait_until(lambda: (sealer.step(wait_milliseconds=10), sealed.now().records == (8 if way == "seal" else 6))[1])
+        erase(sealed, 0, sealed.now().records)
+        wait_until(lambda: (sealer.step(wait_milliseconds=10), not waiting(sealed))[1])
+        woke.append(True)
+        return real(*given)
+
+    monkeypatch.setattr(SegmentFiles, "write", write)
+    wait_until(lambda: (asleep.step(wait_milliseconds=10), woke)[1])
+    assert np.float32(14.5 if way == "seal" else 11).tobytes() not in kept_bytes(sealed)
+
+
 def test_erasing_again_changes_nothing(sealed: Bench):
     erase(sealed, 1, 4)
     erase(sealed, 2, 4)
@@ -149,6 +172,21 @@ def test_a_halted_stream_erases_too(sealed: Bench):
     finish(sealed)
     check(sealed)
     assert sealed.now().halted == "why"
+
+
+def test_a_halted_streams_log_forgets_what_is_numbered(sealed: Bench, monkeypatch):
+    """As one that came back from an older copy, or that was not trimmed because its server was away."""
+    sealer = sealed.successor()
+    with monkeypatch.context() as patched:
+        patched.setattr(Reader, "trim", lambda *_: None)
+        sealed.append(14, 14.5)
+        wait_until(lambda: (sealer.step(wait_milliseconds=10), sealed.now().records == 8)[1])
+    waits = sealed.append(15)
+    with sealed.database.transaction() as connection:
+        streams.halt(connection, sealed.stream.id, "why")
+    erase(sealed, 6, 8)
+    finish(sealed)
+    assert [entry.decode() for entry, _ in sealed.redis().xrange(sealed.key("entries"))] == [waits]
 
 
 def test_a_halted_stream_keeps_files_that_nobody_knows(sealed: Bench, monkeypatch):

@@ -228,11 +228,20 @@ def test_a_stream_that_halts_takes_nothing_more_though_its_log_was_away_then(ben
 def test_a_batch_cut_from_the_middle_is_counted_as_lost(bench: Bench, api: Service):
     bench.append(1)
     sealed(bench, 1)
-    cut = [bench.append(2), bench.append(3)]
+
+    def post(value: float, name: str) -> str:
+        body, headers = {"x": [[value]], "y": [0]}, {"Idempotency-Key": name}
+        return ok(api.client().post("/v1/streams/s/records", json=body, headers=headers), 202)["entry"]
+
+    cut = [bench.append(2), post(3, "k")]
     bench.append(4)
     bench.redis().xdel(bench.key("entries"), *cut)
     assert "batch 4 came where 2 was due" in halted(bench)
     assert ok(api.client().post("/v1/streams/s/resume"))["lost_batches"] == 2
     sealed(bench, 2)
     assert bench.values() == [1, 4]
+    assert post(3, "k") == cut[1], "which is lost: docs/operations.md says to send it under a new key"
+    post(3, "new")
+    sealed(bench, 3)
+    assert bench.values() == [1, 4, 3]
     check(bench)

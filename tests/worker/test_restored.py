@@ -1,6 +1,7 @@
 """A record that was put back from an old backup is told from the newest, and nothing is published or numbered on it."""
 # ruff: noqa: F811 - a fixture is another file's
 
+import errno
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from sqlalchemy import update
 from sqlalchemy.engine import make_url
 
 from service.ledger.verify import verify, verify_segments
-from service.store import numbering, streams, tables
+from service.store import numbering, segment_files, streams, tables
 from service.store.database import Database
 from service.store.due_steps import due_steps
 from service.store.segment_files import SegmentFiles
@@ -119,6 +120,24 @@ def test_what_can_not_be_read_is_no_leave_to_publish(publishing: PublishingBench
     assert publishing.publisher().step(threading.Event())
     assert publishing.counts() == (0, 0)
     assert "can't be read" in distrusted(publishing)
+
+
+def test_a_mark_that_a_power_cut_may_take_back_is_written_again(publishing: PublishingBench, monkeypatch):
+    """Its folder could not be synced: the mark is there, but on disk may be the one before."""
+    synced: list[Path] = []
+
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, "not synced")
+
+    monkeypatch.setattr(segment_files, "_sync", fail)
+    some_more(publishing, 6)
+    write_down(publishing)
+    assert SegmentFiles(publishing.files.root).high_water_mark("log")["charges"] == publishing.counts()[0] > 0
+    assert publishing.stream().confirmed_charges == 0
+    monkeypatch.setattr(segment_files, "_sync", synced.append)
+    write_down(publishing)
+    assert publishing.stream().confirmed_charges == publishing.counts()[0]
+    assert publishing.files.root in synced, "before anybody sees what it holds"
 
 
 def test_an_older_numbering_halts_and_its_newer_segments_are_not_swept(bench: Bench, back_up: Backup):

@@ -205,6 +205,14 @@ def a_folder_of_segments_whose_name_is_not_synced() -> None:
     rewrite(SegmentFiles.put, ("_sync(self.root)", "pass"))
 
 
+@bug("tests/store/test_segment_files.py::test_a_folder_that_its_maker_could_not_sync_is_synced_later[another process]")
+def a_folder_of_segments_that_nobody_syncs_later() -> None:
+    """A worker that dies between making the folder and syncing it leaves that to a power cut."""
+    from service.store.segment_files import SegmentFiles
+
+    rewrite(SegmentFiles.put, ("log not in self._synced or ", ""))
+
+
 @bug(_MARK_ON_DISK)
 def a_mark_that_is_not_synced() -> None:
     """Releases are seen that neither the database nor the mark remembers after a crash."""
@@ -356,6 +364,14 @@ def copies_that_stay() -> None:
     from service.store.segment_objects import SegmentObjects
 
     rewrite(SegmentObjects._drop_copies, ("time.time() - COPY_SECONDS", "0.0"))
+
+
+@bug(f"{_OBJECTS}::test_copies_go_when_they_are_old_or_too_many")
+def copies_that_a_walk_leaves() -> None:
+    """Records that are erased later stay on a machine where somebody once ran `perennial ledger verify`."""
+    from service.store.segment_objects import SegmentObjects
+
+    wrap(SegmentObjects, "drop_copies", lambda *_: None)
 
 
 _NARROWED = "tests/store/test_schema_versions.py::test_this_version_can_do_nothing_more_where_the_next_one_does_not"

@@ -6,7 +6,7 @@ import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Thread
 
 import numpy as np
 import obstore
@@ -16,6 +16,7 @@ from service.store import segment_objects
 from service.store.segment_files import FilesReplaced, SegmentDamaged, SegmentFiles, StoreUnsuitable
 from service.store.segment_objects import SegmentObjects
 from service.store.segment_places import open_described, open_place
+from service.worker import dask_blocks
 from tests.store.objects.server import BUCKET, Faults, Server
 
 COLUMNS = {"x": np.arange(12, dtype=np.float32).reshape(4, 3), "y": np.arange(4, dtype=np.int32)}
@@ -194,7 +195,17 @@ def test_copies_go_when_they_are_old_or_too_many(files):
     files.most_bytes = copies[1].stat().st_size
     files._drop_copies()
     assert [copy.exists() for copy in copies] == [False, True, False]
+    files.drop_copies()
+    assert [copy.exists() for copy in copies] == [False, False, False]
     assert files.names("log") == set(names)
+
+
+def test_copies_on_a_machine_with_a_dask_worker_alone_go_too(files, monkeypatch):
+    swept: list[Path] = []
+    monkeypatch.setattr(SegmentObjects, "sweep_copies", lambda each: swept.append(each.root))
+    monkeypatch.setattr(Thread, "start", Thread.run)
+    opened = dask_blocks._opened(tuple(sorted(files.described().items())))
+    assert swept == [opened.root]
 
 
 def test_places_are_what_they_are_given_as(files, tmp_path):

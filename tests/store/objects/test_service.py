@@ -67,8 +67,21 @@ def test_a_service_moves_to_an_object_store_and_back(copied, server: Server, tmp
         shown = lambda: ok(service.client().get(f"/v1/streams/{stream}"))["erased"]  # noqa: E731
         wait_until(lambda: shown()["records"] == 1 and not shown()["waiting"])
     assert "4 charges on 1 streams: 0 findings" in invoked(world, "ledger", "verify", place=address)
+    assert [*(tmp_path / "copies").rglob("*.safetensors")] == [], "nobody may run here who sweeps them"
     assert "segments copied" in invoked(world, "segments", "copy", address, str(back), place="")
     assert "4 charges on 1 streams: 0 findings" in invoked(world, "ledger", "verify", place=str(back))
+
+
+def test_a_copy_goes_to_the_root_of_a_volume_and_back(tmp_path: Path):
+    """Its file system has a folder of its own there."""
+    source, volume, back = (tmp_path / name for name in ("source", "volume", "back"))
+    (source / "one").mkdir(parents=True)
+    (source / "one" / "segment").write_bytes(b"records")
+    (volume / "lost+found").mkdir(parents=True)
+    for places in ((source, volume), (volume, back)):
+        done = CliRunner().invoke(app, ["segments", "copy", *map(str, places)])
+        assert (done.exit_code, "1 segments copied" in done.output) == (0, True), done.output
+    assert [path.name for path in back.iterdir()] == ["one"]
 
 
 def test_a_copy_goes_to_no_place_with_other_files(tmp_path: Path):
