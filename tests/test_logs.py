@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-CONFIGURED = "import ctypes, gc, threading; from service import logs; logs.configure('info')\n"
+CONFIGURED = """
+import ctypes, gc, threading
+from service.process import loading
+with loading():
+    from service import logs
+logs.configure("info")
+"""
 FREED_IN_USE = """
 memory = bytearray(8)
 ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(memory), ctypes.create_string_buffer(256), 0)
@@ -49,7 +55,8 @@ def test_an_error_that_nobody_caught_is_a_line_like_all_others(program, error):
 def started(folder: Path, **environment: str) -> list[dict[str, Any]]:
     """Return what the log holds when a process and one that it forks have begun it, as `perennial up` and a part do."""
     program = (
-        "import os; from service import logs; from service.settings import Settings\n"
+        "import os\nfrom service.process import loading\nwith loading():\n"
+        "    from service import logs; from service.settings import Settings\n"
         "logs.begin(Settings())\n"
         "if os.fork() == 0: os.environ['PERENNIAL_PORT'] = '1'; logs.begin(Settings()); os._exit(0)\n"
         "os.wait()"

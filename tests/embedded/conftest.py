@@ -211,9 +211,10 @@ def _starting(data_dir: Path, port: int) -> Iterator[Callable[..., Up]]:
         misbehave = {f"STAND_IN_{name}": value for name, value in settings.items() if name.isupper()}
         to_finish = 1.0 if "stubborn" in misbehave.values() else HANG_SECONDS
         call = (
-            "import sys; from pathlib import Path; from service.embedded import supervisor; from tests.embedded import"
-            " stand_in; from service import logs; logs.configure('info'); "
-            f"supervisor.FIRST_PAUSE_SECONDS, supervisor.SECONDS_TO_FINISH = 0.01, {to_finish}; "
+            "import sys\nfrom pathlib import Path\nfrom service.process import loading\nwith loading():\n"
+            " from service import logs; from service.embedded import supervisor; from tests.embedded import stand_in\n"
+            "logs.configure('info')\n"
+            f"supervisor.FIRST_PAUSE_SECONDS, supervisor.SECONDS_TO_FINISH = 0.01, {to_finish}\n"
             f"sys.exit(supervisor.up(Path({str(data_dir)!r}), host='127.0.0.1', port={port}, "
             f"run=lambda part: sys.exit(stand_in.main(part)), load=lambda: None, **{given!r}))"
         )

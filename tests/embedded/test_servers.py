@@ -28,7 +28,9 @@ from tests.conftest import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 RUN_AND_WAIT = """
 import sys
-from service.embedded import embedded_servers
+from service.process import loading
+with loading():
+    from service.embedded import embedded_servers
 with embedded_servers(sys.argv[1]) as servers:
     print(servers.redis_url, servers.database_url, flush=True)
     sys.stdin.read()
