@@ -58,7 +58,7 @@ def test_classes_that_are_numbers_are_in_their_order(tmp_path):
         (["x,y"] + ["1,2"] * 400, "the label has 1 values"),
         (["x,y"] + [f"1,{each}" for each in range(400)], "the label has 400 values"),
         (["y"] + ["1", "2"] * 200, "no column beside the label"),
-        ([], "no column y"),
+        ([], "the file is empty"),
     ],
 )
 def test_a_file_that_no_advice_can_be_given_on_is_refused_with_what_to_do(tmp_path, lines, why):
