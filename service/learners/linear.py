@@ -185,8 +185,8 @@ class Linear:
     def entering(self, records: Records) -> tuple[Prepared, Records]:
         """Return the rows that enter the loss, and the records that they are of, all of which fit the schema.
 
-        Whatever the records are, their features are copied once at most, as plans reckon (`timing`). In a copy very
-        long ones are shortened.
+        Features are copied once at most, whatever the records are, as plans reckon (`timing`). Very long
+        rows are shortened in that copy.
         """
         if records.x.shape[1] != self.features:
             raise ValueError("the records have another number of features than the schema")

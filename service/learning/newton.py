@@ -99,7 +99,7 @@ class Preconditioner:
         rows = curvature.shape[1]  # mean: the trace over the rank, for a softmax bends nothing along (1, …, 1)
         mean *= rows / (problem.loss.curvature(rows)[0] * len(probes))
         x = sample.rows * np.sqrt(np.maximum(0.0, mean) * sample.stands_for)[:, None]
-        with suppress(np.linalg.LinAlgError):  # of many records alike single precision may lose α: then there is none
+        with suppress(np.linalg.LinAlgError):  # single precision may lose α beside many records alike
             if narrow:
                 self._inverse = _inverse(x.T @ x + self._alpha * np.eye(columns))
                 return
@@ -117,7 +117,7 @@ class Preconditioner:
         return self
 
     def applied(self, residual: Floats) -> tuple[Floats, float]:
-        """Return it times the residual, and that times the residual: where this is not positive, it is used no more."""
+        """Return P·r and <r, P·r>, P this preconditioner: where that is not positive, P is dropped."""
         ready = self(residual)
         if (square := float(np.vdot(residual, ready))) > 0.0:
             return ready, square

@@ -210,7 +210,7 @@ class Confirmer:
         """Have the mark hold what is committed; return whether it does. The caller holds the file's lock."""
         stream, mark = committed.stream, committed.mark
         try:
-            # One that holds it all may not be on disk yet: who wrote it may have failed, or died, before it was synced.
+            # A mark that holds it all may not be on disk yet: its writer may have died before it synced the folder.
             if stored_marks[stream.log] != vars(mark) or committed.advances(stream):
                 high_water_mark.write(self.files, stream.log, mark)
         except OSError as error:

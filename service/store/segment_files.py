@@ -42,7 +42,7 @@ class SegmentFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._checked: dict[tuple[str, str], tuple[int, ...]] = {}  # as each file was when its hash was last right
-        self._synced: set[str] = set()  # logs whose folders this process has synced into the root
+        self._synced: set[str] = set()  # logs whose folders' names are on disk, since this process synced the root
         self._marks_read: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}  # as it was when it was last read
 
     def described(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class SegmentFiles:
         """Delete copies for as long as the process runs; a folder needs none."""
 
     def drop_copies(self) -> None:
-        """Delete all copies, for a process after which nobody may sweep them; a folder needs none."""
+        """Delete all copies, before a process ends that no other one sweeps for. A folder has no copies."""
 
     def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
         """A new file that is on disk when this returns: its name and its SHA-256."""
@@ -68,7 +68,7 @@ class SegmentFiles:
     def put(self, log: str, name: str, content: bytes) -> None:
         """Write a new file, which is on disk when this returns. Raises FileExistsError."""
         folder = self.root / log
-        if log not in self._synced or not folder.is_dir():  # who made it may have died before it was synced
+        if log not in self._synced or not folder.is_dir():  # its maker may have died before it synced the root
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _sync(self.root)
             self._synced.add(log)
@@ -104,7 +104,7 @@ class SegmentFiles:
 
     @contextmanager
     def gone_if(self, refusal: type[Exception], log: str, name: str | None) -> Iterator[None]:
-        """Delete a file again whose commit is refused: who holds the lease now may have swept, and erased, already.
+        """Delete a file whose commit is refused: the lease's new holder may have erased and swept before it was there.
 
         name: None: nothing was written.
         """

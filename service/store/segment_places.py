@@ -32,12 +32,12 @@ def open_place(place: str | Path, copies: Path, *, most_bytes: int) -> SegmentFi
 
 
 def open_elsewhere(described: dict[str, Any]) -> SegmentFiles:
-    """Return the files that a process on another machine described. Copies on this one go from now on."""
+    """Return the files that a process on another machine described. This process sweeps the copies on its own."""
     return _swept(open_described(described))
 
 
 def open_described(described: dict[str, Any]) -> SegmentFiles:
-    """Return the files that another process on this machine described, which lets copies go."""
+    """Return the files that another process on this machine described, which sweeps the copies."""
     folder = Path(described["folder"])
     if "url" not in described:
         return SegmentFiles(folder)

@@ -319,7 +319,7 @@ class Sealer:
             _log.warning("erased_but_for_orphans", stream=stream.name, files=self._orphans(stream))
             return
         self._sweep(stream, set())
-        self._reader.trim(stream.log, stream.sealed_entry)  # that of a halted stream may hold numbered batches still
+        self._reader.trim(stream.log, stream.sealed_entry)  # a halted stream's log may still hold numbered batches
         self._forget_again = not self._reader.forget()
         with self._database.transaction() as connection:
             segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])

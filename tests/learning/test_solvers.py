@@ -235,7 +235,7 @@ def test_more_records_than_slots_are_refused():
 def test_records_alike_of_which_single_precision_makes_a_singular_matrix_do_not_end_a_fit():
     """As many rows of 300·2^-20 each as a preconditioner is made of: beside that single precision loses an α of 1e-12.
 
-    With one record among them that is unlike the matrix may have an inverse: so nobody may see that it had none.
+    One other record may give the matrix an inverse. So a fit must not show whether there is one.
     """
     x, y, center = np.full((1024, 300), 2.0**-5), np.arange(1024) % 4 == 0, np.zeros((1, 300))
     alike = Objective(LOSSES["logistic"], Prepared.as_they_are(x), y.astype(float), 1024, 1e-12, center)

@@ -137,7 +137,7 @@ def test_a_mark_that_a_power_cut_may_take_back_is_written_again(publishing: Publ
     monkeypatch.setattr(segment_files, "_sync", synced.append)
     write_down(publishing)
     assert publishing.stream().confirmed_charges == publishing.counts()[0]
-    assert publishing.files.root in synced, "before anybody sees what it holds"
+    assert publishing.files.root in synced, "the folder is synced before the releases are shown"
 
 
 def test_an_older_numbering_halts_and_its_newer_segments_are_not_swept(bench: Bench, back_up: Backup):

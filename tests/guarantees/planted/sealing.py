@@ -136,7 +136,7 @@ def a_stream_that_an_overtaken_sealer_halts() -> None:
 
 @bug(f"{_ERASING}::test_a_halted_streams_log_forgets_what_is_numbered")
 def a_halted_log_that_keeps_what_was_erased() -> None:
-    """Batches that have numbers stay in a log that nobody trims, though their records are called deleted."""
+    """A halted stream calls records deleted while its log still holds their batches."""
     from service.worker.sealer import Sealer
 
     rewrite(Sealer._delete_erased, ("self._reader.trim(stream.log, stream.sealed_entry)", "pass"))
@@ -144,7 +144,7 @@ def a_halted_log_that_keeps_what_was_erased() -> None:
 
 @bug(f"{_ERASING}::test_who_wakes_after_bytes_were_erased_leaves_no_file_that_holds_them[erase]")
 def a_late_file_with_erased_bytes() -> None:
-    """A worker that was overtaken writes a file which nothing names, after its successor swept; nobody deletes it."""
+    """An overtaken worker writes a file after its successor has erased and swept, and does not delete it."""
     from service.worker.sealer import Sealer
 
     rewrite(Sealer._replace, ("gone_if(LeaseLost,", "gone_if(ZeroDivisionError,"))

@@ -368,7 +368,7 @@ def copies_that_stay() -> None:
 
 @bug(f"{_OBJECTS}::test_copies_go_when_they_are_old_or_too_many")
 def copies_that_a_walk_leaves() -> None:
-    """Records that are erased later stay on a machine where somebody once ran `perennial ledger verify`."""
+    """`perennial ledger verify` leaves copies on its machine, which keep records that are erased later."""
     from service.store.segment_objects import SegmentObjects
 
     wrap(SegmentObjects, "drop_copies", lambda *_: None)

@@ -67,7 +67,7 @@ def test_a_service_moves_to_an_object_store_and_back(copied, server: Server, tmp
         shown = lambda: ok(service.client().get(f"/v1/streams/{stream}"))["erased"]  # noqa: E731
         wait_until(lambda: shown()["records"] == 1 and not shown()["waiting"])
     assert "4 charges on 1 streams: 0 findings" in invoked(world, "ledger", "verify", place=address)
-    assert [*(tmp_path / "copies").rglob("*.safetensors")] == [], "nobody may run here who sweeps them"
+    assert [*(tmp_path / "copies").rglob("*.safetensors")] == [], "no worker may run here to sweep them"
     assert "segments copied" in invoked(world, "segments", "copy", address, str(back), place="")
     assert "4 charges on 1 streams: 0 findings" in invoked(world, "ledger", "verify", place=str(back))
 
