@@ -6,7 +6,7 @@ OPTIMISED := import sys, sysconfig; sys.exit("--enable-optimizations" not in sys
 USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 BIN := .venv/bin
 
-.PHONY: venv programs up demo test times test-long test-slow-disk mutation check docs lock clean
+.PHONY: venv programs up demo test times test-more test-long test-slow-disk mutation check docs lock clean
 
 venv: .venv/installed
 
@@ -49,11 +49,17 @@ demo: venv
 # With three for each, which all collect the tests and start servers, it took longer. Tests of times come first, beside
 # the lint, while nothing else runs; there all modules of tests are compiled, once instead of in each process.
 # Dozens of programs start, so bytecode is kept, whatever the shell says.
+PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 test: export PYTHONDONTWRITEBYTECODE =
 test:
 	$(MAKE) --no-print-directory --jobs 2 venv programs
 	$(MAKE) --no-print-directory --jobs 2 check times
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(PYTEST) -m "not alone and (not more or first)"
+
+# The dearest tests: whole journeys through what others test part by part, and further cases of those. As long again.
+test-more: export PYTHONDONTWRITEBYTECODE =
+test-more: venv programs
+	$(PYTEST) -m "more and not first"
 
 times: export PYTHONDONTWRITEBYTECODE =
 times: venv
@@ -63,6 +69,7 @@ times: venv
 # It takes hours.
 test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: venv programs
+	$(MAKE) test-more
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --long
 	$(BIN)/python -m pytest --numprocesses 2 --dist load --planted tests/guarantees/test_planted.py
 	$(BIN)/python -m pytest --timeout 7200 tests/faults tests/api/test_mutations.py \

@@ -82,6 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
         planted.BUGS[name].plant()
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for mark in ("planted", "long"):
         wanted = config.getoption(f"--{mark}")
@@ -90,6 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             (left if bool(item.get_closest_marker(mark)) == wanted else other).append(item)
         config.hook.pytest_deselected(items=other)
         items[:] = left
+    for item in _first_cases(items):
+        item.add_marker("first")
     # Processes take a unit after the other: who begins a long one last ends long after the others. So slow ones come
     # first, then those of many tests, and last those of one or two. Units that only compute are spread among those that
     # wait for servers, since the processors would idle otherwise.
@@ -101,6 +104,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kinds = [each for each in units if each in slow | serving], [each for each in units if each not in slow | serving]
     place = {each: (number + 0.5) / len(kind) for kind in kinds for number, each in enumerate(kind)}
     items.sort(key=lambda item: place[unit[item]])
+
+
+def _first_cases(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the first case of each test that is marked `more` and has cases."""
+    cases = [item for item in items if hasattr(item, "callspec") and item.get_closest_marker("more")]
+    return list({item.nodeid.partition("[")[0]: item for item in reversed(cases)}.values())
 
 
 class Scheduling(LoadFileScheduling):

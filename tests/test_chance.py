@@ -105,6 +105,7 @@ def test_frequencies_are_looked_at_one_by_one_and_summed_up():
             chance.assert_frequencies(wrong, [1 / len(wrong)] * len(wrong) if len(wrong) > 3 else [0.5, 0.5, 0.0])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kind", Currency)
 def test_a_bound_on_a_loss_is_wrong_no_more_often_than_stated(kind):
     """Try an attacker who is right with e/(1 + e), which is an ε of 1; or a Gaussian that shows as much."""
@@ -120,6 +121,7 @@ def test_a_bound_on_a_loss_is_wrong_no_more_often_than_stated(kind):
     assert 0 < wrong < 0.05
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("bound", [chance.least_loss, chance.least_loss_without_gaussians])
 def test_an_attack_ends_early_and_its_verdict_is_that_of_all_runs(kind, bound):

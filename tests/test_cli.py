@@ -47,6 +47,7 @@ def perennial(*arguments: str, stdin: str = "", **settings: str) -> subprocess.C
     )
 
 
+@pytest.mark.more
 def test_a_plan_needs_no_server():
     done = perennial("plan", "-", stdin=json.dumps({"stream": STREAM, "publication": PUBLICATION}))
     assert done.returncode == 0, done.stderr
@@ -260,6 +261,7 @@ def test_verify_fails_where_anything_is_wrong_and_names_it(bench: Bench, wrong):
     assert findings[wrong] in done.output
 
 
+@pytest.mark.more
 def test_verify_starts_the_database_of_a_stopped_service(tmp_path: Path):
     with embedded_servers(tmp_path / "data") as servers:
         migrate(servers.database_url)

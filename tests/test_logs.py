@@ -35,6 +35,7 @@ thread.join()
 """
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("program", "error"),
     [
@@ -69,6 +70,7 @@ def started(folder: Path, **environment: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stderr.splitlines()]
 
 
+@pytest.mark.more
 def test_a_short_admin_key_is_warned_of_once_and_not_repeated(tmp_path):
     (line,) = started(tmp_path, PERENNIAL_ADMIN_KEY="easily-guessed-" + "x" * 16)
     assert (line["event"], line["level"], line["setting"]) == (
@@ -81,6 +83,7 @@ def test_a_short_admin_key_is_warned_of_once_and_not_repeated(tmp_path):
     assert started(tmp_path, PERENNIAL_ADMIN_KEY="easily-guessed-" + "x" * 17) == []
 
 
+@pytest.mark.more
 def test_a_misspelt_setting_is_warned_of_once_with_the_nearest_one_and_without_its_value(tmp_path):
     (tmp_path / ".env").write_text("PERENNIAL_MAX_CONECTIONS=secret\nPOSTGRES_PASSWORD=secret\nPERENNIAL_PORT=8001\n")
     lines = started(

@@ -74,6 +74,7 @@ def test_a_unit_is_told_by_its_pseudonym(service: Service, lines, unit):
     assert len(bytes.fromhex(one["unit"])) == 16
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("scope", ["read", "admin"])
 def test_what_was_refused_is_told_too_and_nothing_else_is(service: Service, lines, scope):
     client = service.client(service.key(scope))

@@ -40,6 +40,7 @@ def too_much(service: Service, stream: str, **privacy: float) -> dict:
     return refused(service.client().post("/v1/publications", json=body), 409, "budget-exceeded")
 
 
+@pytest.mark.more
 def test_five_that_share_it_have_half_the_noise_of_basic_accounting(service: Service, stream):
     rho = shown(service, stream)["budget"]["rho"]
     names = [ask(service, stream, rho=rho / 5)["name"] for _ in range(5)]
@@ -202,6 +203,7 @@ def test_metrics_tell_rho_of_streams_that_are_held_in_it_alone(service: Service,
     assert f'perennial_budget_rho{{stream="{basic}"}}' not in text
 
 
+@pytest.mark.more
 def test_what_is_not_charged_comes_back_to_units_too(service: Service):
     """A stream with units gets it back slot by slot: the ρ of all slots of a unit add up to at most the budget."""
     people = service.stream(budget=IN_RHO, unit={"max_records": 4})
@@ -233,6 +235,7 @@ def test_what_is_not_charged_comes_back_to_units_too(service: Service):
     assert pure["asked"]["rho"] == pytest.approx(0.02)
 
 
+@pytest.mark.more
 def test_evaluation_slots_have_the_whole_rho_and_training_slots_too(service: Service):
     stream = service.stream(budget=IN_RHO, evaluation={"every": 2})
     rho = shown(service, stream)["budget"]["rho"]

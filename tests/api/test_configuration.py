@@ -31,6 +31,7 @@ CONFIGURED = [
 ]
 
 
+@pytest.mark.more
 def test_every_route_with_configuration_is_known():
     paths = document()["paths"]
     assert sorted(path for path in paths if read_by_the_framework(paths[path].get("post", {}))) == CONFIGURED
@@ -121,6 +122,7 @@ def test_a_budget_is_a_number_of_at_most_15_digits(service: Service, epsilon):
     assert ok(service.client().get(f"/v1/streams/{stream}"))["publications"] == []
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("epsilon", "delta"),
     [

@@ -17,6 +17,7 @@ def date(answer: httpx.Response) -> float:
     return parsedate_to_datetime(answer.headers["date"]).timestamp()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("path", "head"), [("label-requests", "204"), ("releases/latest", "404"), ("releases/latest", "304")]
 )

@@ -75,6 +75,7 @@ def test_the_record_that_it_charges_most_is_one_that_it_reads(service: Service, 
     assert ok(service.client().post("/v1/plan", json=plan))["lifetime"]["record"] == EVERY - 2
 
 
+@pytest.mark.more
 def test_publications_are_compared_on_the_same_slots(service: Service):
     """Labels flip at record 80. The first has learnt that 40 records later; the second has no newer model."""
     stream = service.stream(epsilon=LARGE, delta=1e-6, evaluation={"every": EVERY})

@@ -61,6 +61,7 @@ def five_more(service: Service, stream: str) -> None:
     service.post(stream, [[1, 0], [0, 1], [-1, 0], [0, -1], [1, 1]], [1, 1, 0, 0, 1])
 
 
+@pytest.mark.more
 def test_the_latest_comes_first_then_what_is_published(service: Service, running):
     stream, name = running
     with listening(service.client(), name) as listener:
@@ -87,6 +88,7 @@ def test_who_was_away_gets_everything_since(service: Service, running):
         assert listener.next()[0] == 3
 
 
+@pytest.mark.more
 def test_models_alone_are_told_in_order_without_their_parameters(service: Service, monkeypatch):
     monkeypatch.setattr(newer_models, "RELEASES_AT_ONCE", 2)
     stream = service.stream()
@@ -175,6 +177,7 @@ def test_refusals_come_before_the_first_event(service: Service, running):
         refused(service.client().get(url, headers={"Last-Event-ID": wrong}), 422, "invalid-request")
 
 
+@pytest.mark.more
 def test_many_listen_at_once(service: Service, running):
     stream, name = running
     headers = {"Authorization": f"Bearer {service.admin_key}"}

@@ -76,6 +76,7 @@ def promised(service: Service) -> dict[str, list[str]]:
     return {each["name"]: each["publications"] for each in items}
 
 
+@pytest.mark.more
 def test_somebody_uploads_a_table_compares_and_takes_the_numbers_away(service: Service):
     client = service.client(service.key("read"))
     stream = service.stream()
@@ -135,6 +136,7 @@ def test_a_key_sees_and_uses_its_own_only(service: Service):
     assert ok(mine.get(f"{PATH}/explorations/{identity}"))["found"] != []
 
 
+@pytest.mark.more
 def test_what_is_cancelled_stops_and_what_waits_comes_next(service: Service):
     client = service.client(service.key("read"))
     long = ok(client.post(f"{PATH}/explorations", json=comparison("weather", **MANY)), 202)
@@ -148,6 +150,7 @@ def test_what_is_cancelled_stops_and_what_waits_comes_next(service: Service):
     wait_until(lambda: not children())
 
 
+@pytest.mark.more
 def test_a_process_that_is_killed_is_told_and_nothing_else_suffers(service: Service):
     client = service.client(service.key("read"))
     data = upload(client, table(4000))["id"]

@@ -56,6 +56,7 @@ def offline(release: dict, record: list) -> list[float]:
     return [1 / (1 + math.exp(score)), 1 / (1 + math.exp(-score))]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", STREAMS)
 def test_predictions_follow_from_the_release_alone(service: Service, name):
     feature_map, x = STREAMS[name]

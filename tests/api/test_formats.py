@@ -19,6 +19,7 @@ from tests.conftest import Service, ok, unique
 PACKERS = {"gzip": gzip.compress, "x-gzip": gzip.compress, "zstd": zstd.compress}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("coding", [None, *PACKERS])
 def test_every_format_is_taken_over_http_packed_or_not(service: Service, name, coding):

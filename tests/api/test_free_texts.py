@@ -74,6 +74,7 @@ def test_a_nul_in_an_address_names_nothing(service: Service, path, method, statu
     assert answer.status_code == status, answer.text
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("header", ["Idempotency-Key", "Last-Event-ID", "Prefer", "If-None-Match", "Cookie"])
 def test_bytes_that_are_no_text_in_a_header_fail_nothing(service: Service, header):
     """HTTP itself allows no NUL there."""

@@ -65,6 +65,7 @@ def findings(service: Service, stream: str):
         database.close()
 
 
+@pytest.mark.more
 def test_ten_labels_make_a_model(service: Service):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 2)).astype(np.float32)
@@ -90,6 +91,7 @@ def test_ten_labels_make_a_model(service: Service):
     assert findings(service, stream) == []
 
 
+@pytest.mark.more
 def test_every_record_is_charged_when_it_arrives_and_a_release_charges_nothing_more(service: Service):
     stream = unlabelled(service)
     publication = publish(service, stream, epsilon_selection=2, epsilon_update=3)
@@ -124,6 +126,7 @@ def test_nobody_is_asked_for_what_another_is_at_until_the_lease_ends(service: Se
     assert again["record"] in {first["record"], *(each["record"] for each in others)}
 
 
+@pytest.mark.more
 def test_what_is_not_answered_in_time_is_learnt_without(service: Service):
     stream = unlabelled(service)
     publication = publish(service, stream, label_seconds=600)
@@ -142,6 +145,7 @@ def test_what_is_not_answered_in_time_is_learnt_without(service: Service):
     assert findings(service, stream) == []
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("wrong", [2, -1, "1", 0.5, True, None])
 def test_a_wrong_or_second_answer_changes_nothing(service: Service, wrong):
     stream = unlabelled(service)
@@ -237,6 +241,7 @@ def change_requests(service: Service, publication: str, **values) -> None:
     database.close()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("erased", ["before it is asked for", "while somebody is at it", "after it was answered"])
 def test_an_erased_record_is_shown_to_nobody_and_waited_for_like_one_that_nobody_labels(service: Service, erased):
     stream = unlabelled(service)

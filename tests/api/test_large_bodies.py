@@ -58,6 +58,7 @@ def numbered(service: Service, stream: str, entry: str) -> tuple[int, int]:
     return numbers["start"], numbers["end"]
 
 
+@pytest.mark.more
 def test_every_format_and_packing_is_taken_whole_and_once(large: Service):
     stream, key = large.stream(), unique("key")
     columns, lines = as_columns(), as_lines()
@@ -136,6 +137,7 @@ def test_a_killed_process_is_started_again_for_the_same_body():
     assert before.fingerprint == batches.fingerprint(as_columns(), None)
 
 
+@pytest.mark.more
 def test_a_request_that_is_cancelled_leaves_its_answer_to_nobody_else():
     async def read() -> list[Batch]:
         reader = LargeBodies()
@@ -154,6 +156,7 @@ def test_a_request_that_is_cancelled_leaves_its_answer_to_nobody_else():
     assert [batch.records for batch in asyncio.run(read())] == [1] * 5
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("message", ["answer", "batch"])
 def test_an_answer_that_finds_no_memory_is_nobody_elses(monkeypatch, message):
     received, left = Connection.recv_bytes, ["answer", "batch"]
@@ -178,6 +181,7 @@ def test_an_answer_that_finds_no_memory_is_nobody_elses(monkeypatch, message):
     assert asyncio.run(read()).records == 1
 
 
+@pytest.mark.more
 def test_an_error_of_one_body_never_closes_what_another_is_sent_through(monkeypatch):
     """As a thread of a cancelled request goes on: on a closed connection's number, a body would reach a client."""
     begun, failed, sending, again = (threading.Event() for _ in range(4))
@@ -258,6 +262,7 @@ def test_a_process_that_cannot_start_or_fails_says_so(monkeypatch):
         asyncio.run(read(task_of()))
 
 
+@pytest.mark.more
 def test_the_process_ends_with_its_parent():
     async def read() -> LargeBodies:
         reader = LargeBodies()

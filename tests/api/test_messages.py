@@ -290,6 +290,7 @@ HOPELESS = [
 ]  # fmt: skip
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("mechanism", "learner", "privacy"), HOPELESS)
 def test_a_plan_says_where_noise_drowns_every_model(service: Service, mechanism, learner, privacy):
     assert sum(note.startswith("Hopeless: ") for note in notes(service, mechanism, privacy, learner=learner)) == 1

@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.api.formats import ARROW, JSON, NDJSON, WRITERS
 from tests.api.test_formats import PACKERS
@@ -139,6 +140,7 @@ def test_mutated_batches_are_stored_if_valid_and_else_change_nothing(
     record_property("faults", f"{wanted} mutated batches, {statuses[202]} still right: --seed {seed}")
 
 
+@pytest.mark.more
 def test_mutated_configurations_change_nothing(service: Service, seed, pytestconfig):
     choose = random.Random(seed)
     stream = service.stream()

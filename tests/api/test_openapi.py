@@ -97,10 +97,12 @@ BOUNDED = settings(
 )
 
 
+@pytest.mark.more
 def test_the_calls_are_those_of_the_document(operations):
     assert sorted(operations) == sorted(CALLS)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_answers_as_the_document_says(operations, call, ask):
     """By names of their own, which schemathesis does not give them: of tests with one name, only one would be run."""

@@ -30,6 +30,7 @@ def get(service: Service, name: str) -> dict:
     return ok(service.client().get(f"/v1/publications/{name}"))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("feature_map", [None, {"kind": "standardize", "mean": 0, "scale": 2}])
 def test_a_fit_waits_for_the_map_is_made_of_its_features_and_predicts_with_it(service: Service, feature_map):
     stream = service.stream(epsilon=1000, delta=1e-5, feature_map=feature_map)
@@ -104,6 +105,7 @@ def test_a_plan_says_when_fits_are_made_and_how_rough_scales_are(service: Servic
     assert any(scales in note for note in plan["notes"])
 
 
+@pytest.mark.more
 def test_whitening_follows_on_the_scales_and_models_predict_with_both(service: Service):
     stream = service.stream(epsilon=1000, delta=1e-5)
     scales = prepare(service, stream, epsilon=300)

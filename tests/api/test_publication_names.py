@@ -126,6 +126,7 @@ def test_stopping_by_name_stops_only_what_it_means(service: Service):
     refused(make(admin, second, name), 409, "name-taken")
 
 
+@pytest.mark.more
 def test_of_many_who_ask_for_a_name_at_once_one_gets_it(service: Service):
     """The keys see each other's publications; keys that don't each get the name."""
     streams = [service.stream() for _ in range(8)]

@@ -50,6 +50,7 @@ def charges(service: Service, stream: str) -> list[dict]:
     return ok(service.client().get(f"/v1/streams/{stream}/ledger/charges?limit=1000"))["items"][::-1]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("delta", [0, 1e-6])
 def test_a_hard_query_is_measured_charged_and_released(service: Service, delta):
     stream = categorical(service, delta=delta)

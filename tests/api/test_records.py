@@ -157,6 +157,7 @@ class TestIdempotency:
         assert service.post(stream, **VALID) == (2, 4)
 
 
+@pytest.mark.more
 def test_many_producers_at_once_lose_and_double_nothing(service: Service):
     stream = service.stream(features=1)
     url = f"/v1/streams/{stream}/records"

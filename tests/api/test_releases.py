@@ -95,6 +95,7 @@ def test_a_version_never_changes(service: Service, published):
     assert (before.content, before.headers["etag"]) == (after.content, after.headers["etag"])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("with_tag", [True, False])
 def test_waiting_ends_with_the_next_release(service: Service, published, with_tag):
     stream, name = published
@@ -233,6 +234,7 @@ def test_a_stopped_publication_publishes_nothing_more_and_keeps_what_it_has(serv
     assert ok(latest(service, name))["version"] == 1
 
 
+@pytest.mark.more
 def test_the_whole_walk_is_in_the_openapi_document(service: Service):
     document = ok(service.client().get("/openapi.json"))
     assert document["openapi"].startswith("3.1")
@@ -248,6 +250,7 @@ def test_the_whole_walk_is_in_the_openapi_document(service: Service):
     assert "HTTPValidationError" not in document["components"]["schemas"]
 
 
+@pytest.mark.more
 def test_waiters_do_not_hold_each_other_up(service: Service, published):
     stream, name = published
     answers = []
@@ -282,6 +285,7 @@ def test_headers_in_several_lines_are_one_list(service: Service, name):
     assert service.client().get(url, headers=lines).status_code == 304
 
 
+@pytest.mark.more
 def test_an_outline_tells_few_releases_one_by_one_and_many_together(service: Service, monkeypatch):
     stream = service.stream()
     name = service.publish(stream, {"kind": "continual", "base": 20, "update_every": 5}, epsilon=2)

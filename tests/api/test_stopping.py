@@ -57,6 +57,7 @@ def api(world: World) -> Iterator[Api]:
         client.close()
 
 
+@pytest.mark.more
 def test_waiters_idlers_and_dawdlers_do_not_hold_it_up(api: Api):
     stream = api.stream()
     name = api.publish(stream, ONE_BY_ONE)
@@ -98,6 +99,7 @@ def produce(url: str, stream: str, statuses: set[int]) -> None:
             return
 
 
+@pytest.mark.more
 def test_it_may_open_as_many_files_as_its_connections_need(api: Api):
     soft, hard = re.search(
         r"^Max open files +(\S+) +(\S+)", Path(f"/proc/{api.process.pid}/limits").read_text(), re.MULTILINE

@@ -136,6 +136,7 @@ def test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics(service: Ser
                 assert samples.of(f"perennial_{metric}_{part}", stream=each["name"]) == value
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("page", ["the list", "the stream", "metrics"])
 def test_what_a_publication_keeps_that_ends_meanwhile_is_not_added_to_all_it_reserved(
     service: Service, database: Database, monkeypatch: pytest.MonkeyPatch, page: str
@@ -165,6 +166,7 @@ def test_what_a_publication_keeps_that_ends_meanwhile_is_not_added_to_all_it_res
     assert reserved == 1
 
 
+@pytest.mark.more
 def test_of_many_ranges_and_resumptions_the_last_are_told(service: Service, database: Database, monkeypatch):
     monkeypatch.setattr(summaries, "MOST_RANGES", 2)
     monkeypatch.setattr(summaries, "MOST_RESUMPTIONS", 3)

@@ -33,6 +33,7 @@ def ledger(service: Service, stream: str) -> dict:
     return ok(service.client().get(f"/v1/streams/{stream}/ledger"))
 
 
+@pytest.mark.more
 def test_it_begins_at_the_weights_of_the_release_and_costs_neither_stream_anything(service: Service, source):
     theirs = ok(service.client().get(f"/v1/publications/{source}"))["stream"]
     before, stream = ledger(service, theirs), service.stream()

@@ -30,6 +30,7 @@ def await_step(service: Service, name: str, records: int) -> None:
     wait_until(lambda: done(service.client().get(f"/v1/publications/{name}"))["due"] > records)
 
 
+@pytest.mark.more
 def test_publications_of_every_kind_charge_a_unit_and_go_on_when_it_is_erased(service: Service):
     stream, names = people(service), {}
     for kind, (mechanism, learner) in KINDS.items():
@@ -69,6 +70,7 @@ def test_queries_are_answered_for_a_unit(service: Service):
     wait_until(lambda: 0 < held(service, stream, "a")["spent"]["epsilon"] <= 1)
 
 
+@pytest.mark.more
 def test_every_second_unit_is_set_aside_and_evaluated(service: Service):
     """Models and evaluations read different units, so that either pays from the whole budget."""
     stream = people(service, budget={"epsilon": 1, "delta": 0}, evaluation={"every": 2})

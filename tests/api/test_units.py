@@ -116,6 +116,7 @@ def test_a_mechanism_that_nobody_has_shown_is_refused(service: Service, people: 
     assert "unit" in answer.text
 
 
+@pytest.mark.more
 def test_scales_are_learnt_of_units_and_models_are_counted_on_them(service: Service):
     stream = unique("people")
     body = {
@@ -166,6 +167,7 @@ def test_an_erased_unit_leaves_nothing_and_comes_back_as_nothing(service: Servic
     assert [(each["start"], each["end"]) for each in erased["ranges"]] == [(0, 1), (2, 3)]
 
 
+@pytest.mark.more
 def test_what_a_unit_has_spent_stays_though_its_records_are_dropped(service: Service):
     """One of two records is lost, and counted as one that paid the most; a unit without records spent nothing."""
     stream = unique("people")

@@ -79,6 +79,7 @@ def test_noise_is_the_least_that_spends_no_more():
     assert spent(0.01, noise, 100, 1e-6) <= 0.5 < spent(0.01, 0.99 * noise, 100, 1e-6)
 
 
+@pytest.mark.more
 def test_naive_gaussian_divides_its_promise_among_all_tasks_and_memories():
     naive = NaiveGaussian(epsilon=0.5, delta=1e-6, tasks=20, steps=50, rate=0.1)
     parts = 20 + 19  # a task's own records, and those remembered when it is learnt
@@ -110,5 +111,6 @@ def test_the_p_value_is_that_of_a_paired_t_test():
     assert p_value(one, one) == 1.0
 
 
+@pytest.mark.more
 def test_noise_is_found_for_the_smallest_shares_that_are_asked_for():
     assert spent(1.0, noise_multiplier(1.0, 10, 0.2 / 39, 1e-6 / 39), 10, 1e-6 / 39) <= 0.2 / 39

@@ -56,6 +56,7 @@ def test_every_line_of_ours_runs_with_noise(line):
     chance.assert_above(paper_d.lifelong(Once(stream()), line, 100.0)[1].mean(), 0.5, **ALL_RIGHT)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("line", [paper_d.LEARNT, paper_d.BEGUN])
 def test_an_encoder_is_learnt_from_what_no_task_counts(line, monkeypatch):
     pytest.importorskip("jax", reason="the extra `deep` is not installed")
@@ -87,11 +88,13 @@ def test_what_is_counted_once_is_what_the_learner_counts(tmp_path, monkeypatch):
     assert Once(stream(), tmp_path).statistics(seen[0], 0) == pytest.approx(counting(seen[0], 0))  # from the file
 
 
+@pytest.mark.more
 def test_baselines_run_on_the_same_tasks():
     assert paper_d.network(stream(), paper_d.AGEM, 0.0).shape == (2, 2)
     assert paper_d.network(stream(), paper_d.NAIVE, 1.0).shape == (2, 2)
 
 
+@pytest.mark.more
 def test_results_are_shown_beside_what_the_paper_prints(capsys, tmp_path):
     a = np.array([[0.9, 0.0], [0.8, 0.7]])
     path = tmp_path / "found.jsonl"

@@ -86,6 +86,7 @@ def test_the_audit_disproves_the_printed_claim():
     assert attack.audit_printed(X, Y, EPSILON, RECORDS, runs=100) > EPSILON
 
 
+@pytest.mark.more
 def test_the_audit_does_not_disprove_ours_and_would_if_there_were_less_noise():
     rows = X / np.linalg.norm(X, axis=1, keepdims=True)
     least = attack.audit_ours(rows, Y, EPSILON, RECORDS, runs=400)

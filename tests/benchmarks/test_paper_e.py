@@ -27,6 +27,7 @@ def order(records=300):
 LINES = [line for line in paper_e_lines.lines(BALLS[1]) if line.size in (0, 20)]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)
 def test_every_line_runs_and_counts_labels(line):
     """No coin comes out either way with probability above 0.87: 300 do not all come out alike (once in 1e18 runs)."""

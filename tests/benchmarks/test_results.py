@@ -26,6 +26,7 @@ def test_a_short_picture_has_the_same_points_to_a_tenth():
     assert re.findall("<[a-z]+", shown) == ["<svg", "<path", "<text"]
 
 
+@pytest.mark.more
 def test_the_results_that_are_kept_have_every_line_of_the_tables(capsys):
     """Take paper C, whose results are the smallest."""
     folder = Path(paper_c.__file__).parent

@@ -50,6 +50,7 @@ def tab(browser: Browser, service: Service) -> Iterator[Page]:
     page.context.close()
 
 
+@pytest.mark.more
 def test_pages_name_what_is_away_and_who_is_signed_in_once_it_is_back(service: Service, tab: Page, reached: Reached):
     stream = service.stream()
     reached.leave()
@@ -74,6 +75,7 @@ def test_pages_name_what_is_away_and_who_is_signed_in_once_it_is_back(service: S
     expect(tab.locator("#problem")).to_be_empty()
 
 
+@pytest.mark.more
 def test_signing_in_leads_back_to_the_version_that_was_looked_at(service: Service, page: Page):
     stream = service.stream()
     name = service.publish(stream, {"kind": "sliding_window", "block": 1, "blocks": 1})
@@ -83,5 +85,6 @@ def test_signing_in_leads_back_to_the_version_that_was_looked_at(service: Servic
     expect(page.get_by_role("dialog", name=f"{name}, version 1")).to_be_visible()
 
 
+@pytest.mark.more
 def test_signing_in_leads_back_to_a_part_of_a_page(service: Service, page: Page):
     sign_in(page, service.key("read"), f"/dashboard/streams/{service.stream()}#publish")

@@ -20,6 +20,7 @@ def card(service: Service) -> str:
     return f"/v1/publications/{name}/card"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("paper", ["A4", "Letter"])
 def test_it_prints_on_one_sheet(reader: Page, card: str, paper):
     reader.goto(card)

@@ -44,6 +44,7 @@ WORDS = {"kind": "hashing", "features": 64, "tokens": "words"}
 CATEGORIES = {"kind": "hashing", "features": 64, "tokens": "categories"}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "schema",
     [
@@ -65,6 +66,7 @@ def test_the_records_that_a_stream_suggests_are_taken(service: Service, reader: 
     takes_what_it_shows(service, reader, service.stream(**schema))
 
 
+@pytest.mark.more
 def test_a_record_that_is_too_long_to_write_out_is_not_cut(service: Service, reader: Page):
     reader.goto(f"/dashboard/streams/{service.stream(features=1025)}")
     expect(reader.locator("#shares")).to_contain_text("A record has 1,025 features, too many to write out here")

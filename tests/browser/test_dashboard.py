@@ -30,6 +30,7 @@ def streams(service: Service) -> Iterator[tuple[str, str]]:
     return busy, quiet
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("where", ["streams/none", "publications/none", "publications/none/label"])
 def test_of_what_is_not_there_a_page_says_so_and_draws_nothing(service: Service, page: Page, where):
     sign_in(page, service.key("read", "label"), f"/dashboard/{where}")
@@ -94,6 +95,7 @@ class TestOverview:
         page.goto(f"/dashboard/streams/{streams[0]}")
         expect(page.get_by_role("alert")).to_contain_text("no such stream")
 
+    @pytest.mark.more
     def test_of_many_streams_there_is_a_line_each_and_a_search(self, service: Service, page: Page, streams):
         more = [service.stream(features=2) for _ in range(15)]
         sign_in(page, service.key("read", streams=[*streams, *more]))
@@ -113,6 +115,7 @@ class TestOverview:
         page.get_by_label("Search").fill("")
         expect(rows).to_have_count(17)
 
+    @pytest.mark.more
     def test_a_line_of_many_hides_nothing_that_needs_attention(self, service: Service, page: Page):
         streams = [service.stream(features=2, epsilon=100) for _ in range(6)]
         oldest, *_ = names = [service.publish(streams[0], WINDOW) for _ in range(8)]
@@ -142,6 +145,7 @@ class TestOverview:
         expect(page.get_by_role("article")).to_have_count(1)
         expect(page.get_by_role("article", name=streams[1])).to_be_visible()
 
+    @pytest.mark.more
     def test_where_there_is_nothing_it_says_how_to_begin(self, service: Service, page: Page):
         sign_in(page, service.key("read", streams=["not-yet-there"]))
         expect(page.get_by_role("heading", name="No streams yet")).to_be_visible()
@@ -189,6 +193,7 @@ class TestPublication:
         assert drawn[1]["y"][-1] == pytest.approx(worst["epsilon"])
         show(trend, "publication")
 
+    @pytest.mark.more
     def test_a_release_is_told_and_downloaded(self, service: Service, trend: Page, streams):
         name = f"{streams[0]}-trend"
         trend.get_by_role("link", name="version 1", exact=True).focus()
@@ -208,6 +213,7 @@ class TestPublication:
         expect(dialog).to_be_hidden()
         expect(trend).to_have_url(re.compile(f"{name}$"))
 
+    @pytest.mark.more
     def test_how_its_cost_adds_up(self, service: Service, trend: Page, streams):
         name = f"{streams[0]}-trend"
         plan = ok(service.client().get(f"/v1/publications/{name}"))["plan"]
@@ -262,6 +268,7 @@ EXAMPLES = {
 
 
 class TestEveryMechanism:
+    @pytest.mark.more
     @pytest.mark.parametrize("kind", sorted(EXAMPLES))
     def test_its_plan_is_told(self, service: Service, reader: Page, kind):
         """Whatever shape it has; what a page cannot draw is an error on its console."""
@@ -289,6 +296,7 @@ class TestEveryMechanism:
 
 
 class TestStream:
+    @pytest.mark.more
     def test_who_follows_a_link_to_a_name_of_another_stream_too_is_warned(self, service: Service, page: Page):
         older, newer = service.stream(), service.stream()
         name = service.publish(older, {"kind": "sliding_window", "block": 10, "blocks": 3})
@@ -326,6 +334,7 @@ class TestStream:
         start, last = (int(reader.get_by_label(label).input_value()) for label in ("From record", "to record"))
         assert drawn(reader) == ledger_ranges(service, stream, start=start, end=last + 1)
 
+    @pytest.mark.more
     def test_records_that_expired_are_hatched_and_said_to_be_unprotected(self, service: Service, reader: Page):
         stream = service.stream(epsilon=4, delta=1e-5)
         expiring = {"kind": "online_leader", "batch": 100, "noise": "window_tree", "window": 2, "expiry": "block"}
@@ -344,6 +353,7 @@ class TestStream:
         assert drawn(reader) == ledger_ranges(service, stream)
         show(reader, "stream")
 
+    @pytest.mark.more
     def test_turning_pages_twice_at_once_turns_one_page_back_and_forth(self, service: Service, reader: Page):
         stream = service.stream(epsilon=100)
         name = service.publish(stream, {"kind": "sliding_window", "block": 1, "blocks": 1})
@@ -359,6 +369,7 @@ class TestStream:
         expect(rows.first).to_contain_text("version 50")
         expect(newer).to_be_disabled()
 
+    @pytest.mark.more
     def test_a_long_name_fits_on_a_phone(self, service: Service, reader: Page):
         """The narrowest one; as wide is a page of 1280 pixels that is shown at four times its size."""
         stream = service.stream(name="s" * 63)
@@ -371,6 +382,7 @@ class TestStream:
             assert reader.evaluate("document.documentElement.scrollWidth") <= 320
         reader.set_viewport_size(DESKTOP)
 
+    @pytest.mark.more
     def test_details_that_somebody_opened_stay_open(self, service: Service, reader: Page):
         stream = service.stream()
         reader.goto(f"/dashboard/streams/{stream}")
@@ -380,6 +392,7 @@ class TestStream:
         expect(reader.locator("#facts")).to_contain_text("Records1")  # it was looked up and drawn again
         expect(reader.get_by_text("Norm bound")).to_be_visible()
 
+    @pytest.mark.more
     def test_every_charge_with_its_hash(self, service: Service, reader: Page, streams):
         reader.goto(f"/dashboard/streams/{streams[0]}")
         (newest,) = ok(service.client().get(f"/v1/streams/{streams[0]}/ledger/charges?limit=1"))["items"]

@@ -49,6 +49,7 @@ def visit(page: Page, service: Service, name: str) -> None:
     page.goto(f"/dashboard/publications/{name}")
 
 
+@pytest.mark.more
 def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: Page, evaluated):
     learns, stays, evaluation = evaluated
     visit(page, service, learns)
@@ -116,6 +117,7 @@ REGRESSION = {"version": 3, "slots": BLOCK, "absolute_error": 0.25, "low": 0.2, 
 NOT_YET = dict.fromkeys(REGRESSION) | {"slots": BLOCK}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("figures", "sentence"),
     [
@@ -137,6 +139,7 @@ def test_errors_of_regressions_and_what_has_no_model_yet(service: Service, page:
     page.unroute_all()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_figures_of_another_streams_publication_of_the_name_are_not_shown(
     service: Service, page: Page, evaluated, elsewhere

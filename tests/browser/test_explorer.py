@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import pytest
 from playwright.sync_api import Dialog, Page, Route, expect
 
 from tests.browser.looking import show, until
@@ -58,6 +59,7 @@ def test_a_comparison_is_asked_for_and_its_curves_and_table_appear(reader: Page,
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.more
 def test_what_is_wrong_is_said_and_what_runs_can_be_cancelled(reader: Page):
     page = reader
     page.goto("/dashboard/explorer")
@@ -78,6 +80,7 @@ def test_what_is_wrong_is_said_and_what_runs_can_be_cancelled(reader: Page):
     expect(page.locator("#before tbody tr").first).to_contain_text("Cancelled")
 
 
+@pytest.mark.more
 def test_sizes_suit_the_data_set_and_a_line_that_releases_nothing_says_why(reader: Page):
     page = reader
     page.goto("/dashboard/explorer")
@@ -99,6 +102,7 @@ def test_sizes_suit_the_data_set_and_a_line_that_releases_nothing_says_why(reade
     expect(problem).to_contain_text("240 records")
 
 
+@pytest.mark.more
 def test_what_could_not_be_looked_up_at_first_comes_later(reader: Page):
     page = reader
     listing = "**/v1/explorer/datasets"
@@ -111,6 +115,7 @@ def test_what_could_not_be_looked_up_at_first_comes_later(reader: Page):
     expect(page.locator("#problem")).to_be_empty()
 
 
+@pytest.mark.more
 def test_what_was_uploaded_stays_chosen_though_the_first_list_comes_late(reader: Page):
     page, late = reader, []
     listing = "**/v1/explorer/datasets"
@@ -131,6 +136,7 @@ def test_what_was_uploaded_stays_chosen_though_the_first_list_comes_late(reader:
     expect(page.get_by_label("Data set", exact=True).locator("option:checked")).to_have_text("early.csv")
 
 
+@pytest.mark.more
 def test_a_data_set_is_deleted_after_a_question(reader: Page):
     page = reader
     page.goto("/dashboard/explorer")
@@ -159,6 +165,7 @@ def test_a_data_set_is_deleted_after_a_question(reader: Page):
     assert "deleted.csv" in questions[0]
 
 
+@pytest.mark.more
 def test_mistakes_are_not_called_out_of_date(reader: Page):
     page = reader
     page.goto("/dashboard/explorer")
@@ -169,6 +176,7 @@ def test_mistakes_are_not_called_out_of_date(reader: Page):
     expect(problem).to_contain_text("This was not done")
 
 
+@pytest.mark.more
 def test_names_of_lines_are_text_in_charts_too(reader: Page):
     page = reader
     page.goto("/dashboard/explorer")

@@ -128,6 +128,7 @@ def test_ten_records_are_labelled_with_the_keyboard_alone_and_a_model_appears(se
     show(page, "label")
 
 
+@pytest.mark.more
 def test_what_is_chosen_can_be_taken_back_until_it_is_submitted(service: Service, labelling: Open):
     page = labelling(asking(service, records=4, batching="fixed_batch", size=4)[1])
     sent = posted(page)
@@ -156,6 +157,7 @@ def test_what_is_chosen_can_be_taken_back_until_it_is_submitted(service: Service
     expect(page.locator("#tiles")).to_contain_text("3 of 4")
 
 
+@pytest.mark.more
 def test_a_record_appears_when_it_comes_and_two_people_share_what_there_is(service: Service, labelling: Open):
     stream, publication = asking(service, records=0, batching="fixed_batch", size=4)
     pages = [labelling(publication), labelling(publication)]
@@ -176,6 +178,7 @@ def test_a_record_appears_when_it_comes_and_two_people_share_what_there_is(servi
         expect(page.locator("#tiles")).to_contain_text("By you2 labels")
 
 
+@pytest.mark.more
 def test_what_was_not_submitted_in_time_is_told_and_shown_again(service: Service, labelling: Open):
     page = labelling(asking(service, batching="fixed_batch", size=1, lease_seconds=2)[1])
     sent = posted(page)
@@ -194,6 +197,7 @@ def test_what_was_not_submitted_in_time_is_told_and_shown_again(service: Service
     assert sent == [(record, 1)]
 
 
+@pytest.mark.more
 def test_a_page_that_waited_promises_no_longer_than_the_service(service: Service, labelling: Open):
     stream, publication = asking(service, records=0, batching="fixed_batch", size=4)
     page = labelling(publication)
@@ -247,6 +251,7 @@ def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labell
     shown(page)
 
 
+@pytest.mark.more
 def test_a_key_that_is_revoked_takes_nothing_that_was_chosen(service: Service, page: Page):
     _, publication = asking(service, batching="fixed_batch", size=4)
     key, next_key = (
@@ -282,6 +287,7 @@ def test_a_key_that_is_revoked_takes_nothing_that_was_chosen(service: Service, p
     page.remove_listener("dialog", stay)
 
 
+@pytest.mark.more
 def test_a_page_to_look_at_leaves_when_its_session_ends_and_says_so(service: Service, page: Page):
     key = service.key("read")
     enter(page.context, key)
@@ -295,6 +301,7 @@ def test_a_page_to_look_at_leaves_when_its_session_ends_and_says_so(service: Ser
     expect(page).to_have_url(f"{service.url}/dashboard?find=two%20words")
 
 
+@pytest.mark.more
 def test_nothing_is_chosen_for_a_record_that_is_waited_for_no_more(service: Service, with_own_clock: Page):
     stream, publication = asking(service, records=0, size=2, label_seconds=600)
     page = opened(service, with_own_clock, publication)
@@ -316,6 +323,7 @@ def test_nothing_is_chosen_for_a_record_that_is_waited_for_no_more(service: Serv
     expect(page.locator("#record-title")).to_have_text("Nothing to label now")
 
 
+@pytest.mark.more
 def test_many_features_stay_usable(service: Service, labelling: Open):
     stream = unlabelled(service, features=3000)
     publication = publish(service, stream, size=1)
@@ -340,6 +348,7 @@ def test_many_features_stay_usable(service: Service, labelling: Open):
 
 
 class TestWhoMay:
+    @pytest.mark.more
     def test_who_may_label_is_told_of_what_waits_at_a_glance(self, service: Service, page: Page):
         stream, publication = asking(service)
         sign_in(page, service.key("read", "label", streams=[stream]))

@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.api.test_labels import post, unlabelled
@@ -21,6 +22,7 @@ def of_the_same_name(service: Service, name: str) -> str:
     return stream
 
 
+@pytest.mark.more
 def test_links_to_label_carry_their_stream_so_that_another_one_of_the_name_is_noticed(service: Service, page: Page):
     older, name = asking(service)
     newer = of_the_same_name(service, name)

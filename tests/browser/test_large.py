@@ -72,6 +72,7 @@ def large(service: Service) -> Iterator[tuple[str, str]]:
     return stream, name
 
 
+@pytest.mark.more
 def test_of_many_streams_the_newest_are_shown_and_said_to_be_these(service: Service, reader: Page):
     service.stream()
     (newest,) = ok(service.client().get("/v1/streams?limit=1"))["items"]
@@ -145,6 +146,7 @@ def test_ten_thousand_releases(reader: Page, large):
     assert busy(reader, open_and_close) < most
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_a_hundred_thousand_ranges(reader: Page, large):
     reader.goto(f"/dashboard/streams/{large[0]}")

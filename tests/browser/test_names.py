@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.api.test_labels import post, publish, unlabelled
@@ -22,6 +23,7 @@ def test_pages_show_names_of_columns_and_classes(service: Service, page: Page):
         expect(page.locator("main")).to_contain_text("0 cat, 1 dog")
 
 
+@pytest.mark.more
 def test_a_publication_shows_few_of_many_names_and_its_stream_all(service: Service, reader: Page):
     stream = service.stream(features=25, columns=[f"column {number}" for number in range(25)])
     publication = service.publish(stream, {"kind": "sliding_window", "block": 10, "blocks": 3})
@@ -31,6 +33,7 @@ def test_a_publication_shows_few_of_many_names_and_its_stream_all(service: Servi
     expect(reader.locator("#facts")).to_contain_text("column 23, column 24")
 
 
+@pytest.mark.more
 def test_who_labels_sees_names_and_what_was_sent(service: Service, page: Page):
     stream = unlabelled(service, columns=COLUMNS, class_names=CLASSES)
     publication = publish(service, stream, lease_seconds=3000)
@@ -51,6 +54,7 @@ def test_who_labels_sees_names_and_what_was_sent(service: Service, page: Page):
     show(page, "label-names")
 
 
+@pytest.mark.more
 def test_the_records_that_a_stream_suggests_have_names(service: Service, reader: Page):
     stream = service.stream(columns=COLUMNS, class_names=CLASSES)
     reader.goto(f"/dashboard/streams/{stream}")

@@ -33,6 +33,7 @@ def fitted(service: Service, people: str, request: pytest.FixtureRequest) -> str
     return name
 
 
+@pytest.mark.more
 def test_a_publication_speaks_of_units_and_tells_one_sum(service: Service, page: Page, fitted):
     enter(page.context, service.key("read"))
     page.goto(f"/dashboard/publications/{fitted}")
@@ -62,6 +63,7 @@ def test_a_stream_tells_its_unit_and_what_is_set_aside(service: Service, page: P
     expect(page.locator("#shares")).to_contain_text("Used, the most by any unit")
 
 
+@pytest.mark.more
 def test_a_stream_without_units_tells_that_too(service: Service, page: Page):
     enter(page.context, service.key("read"))
     page.goto(f"/dashboard/streams/{service.stream()}")

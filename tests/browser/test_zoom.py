@@ -1,11 +1,13 @@
 """Choosing records on the page of a stream."""
 
+import pytest
 from playwright.sync_api import Page
 
 from tests.browser.looking import until
 from tests.conftest import Service
 
 
+@pytest.mark.more
 def test_a_range_that_ended_before_it_began_can_be_mended_at_either_end(service: Service, reader: Page):
     stream = service.stream()
     service.post(stream, [[0.5, 0.5]] * 30, [0, 1] * 15)

@@ -33,6 +33,7 @@ def test_records_arrive_in_batches_with_their_numbers(service: Service, client, 
     assert stream.numbers(appended) == [(0, 200), (200, 400), (400, 500)]
 
 
+@pytest.mark.more
 def test_what_arrives_is_what_was_sent(service: Service, client, encoding):
     """A model without noise to speak of, of records sent by the client, is the one of records sent as JSON."""
     models = []
@@ -161,6 +162,7 @@ def test_a_key_may_have_accents(service: Service, client, faults):
     numbered(client.stream(name), 500)
 
 
+@pytest.mark.more
 def test_a_batch_that_is_too_large_is_split(service: Service, faults, encoding):
     """The service of the tests takes bodies of at most 1 MiB."""
     client, transport = faults

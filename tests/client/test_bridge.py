@@ -141,6 +141,7 @@ def test_a_consumer_may_take_some_subjects_only(service: Service, client, jetstr
     numbered(stream, 4)
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_a_bridge_that_is_killed_at_any_step_loses_and_doubles_nothing(service: Service, client, jetstream, killed):
     """New messages come before each start, so that batches without a note would be cut differently the next time."""
@@ -167,6 +168,7 @@ def test_a_subject_is_refused_where_the_consumer_is_there_and_takes_others(
     numbered(stream, 4)
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_refused_messages_are_set_aside_whatever_is_killed(service: Service, client, jetstream, killed):
     stream = client.stream(service.stream())
@@ -217,6 +219,7 @@ def test_a_refused_message_stops_the_bridge_without_a_subject_for_it(
     numbered(stream, 0)
 
 
+@pytest.mark.more
 def test_of_two_bridges_the_older_one_stops(service: Service, client, jetstream, arguments, bridge):
     stream = client.stream(service.stream())
     jetstream.consume()

@@ -27,6 +27,7 @@ def rows(file, *more):
     return [row for table in files.read(file, *more) for row in table.to_pylist()]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("filler", [1, 2, 5, 9, 10])
 def test_a_newline_in_quotes_ends_no_record(tmp_path, filler):
     """Wherever the blocks end that are read at once."""
@@ -170,6 +171,7 @@ def test_files_that_are_not_there_are_named(tmp_path, name):
     assert missing.value.filename == str(tmp_path / name)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("header", ["a,b,c", "a,c,c"])
 def test_of_a_csv_other_columns_may_hold_anything(tmp_path, header):
     file = written(tmp_path / "days.csv", f"{header}\n" + "1,2,\n" * 300_000 + "1,2,text\n")

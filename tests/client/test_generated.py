@@ -41,12 +41,14 @@ def made(tmp_path_factory):
     return folder
 
 
+@pytest.mark.more
 def test_it_compiles(made):
     command = [sys.executable, "-W", "ignore", "-m", "compileall", "-q", str(made / "made")]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (compiled.returncode, compiled.stdout) == (0, "")
 
 
+@pytest.mark.more
 def test_it_makes_a_stream_and_appends_records(service: Service, made):
     command = [sys.executable, "-W", "ignore", "-c", USE, service.url, service.admin_key, "generated"]
     used = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)

@@ -227,6 +227,7 @@ def test_other_data_or_batches_are_refused_on_the_next_day_too(service: Service,
     numbered(stream, RECORDS)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("later", [False, True])
 def test_data_that_have_grown_go_on_at_their_old_end(service: Service, client, append, next_day, later):
     """Growing by less than a batch, by several, and not at all: every record is there once, in its order."""
@@ -355,6 +356,7 @@ def test_nobody_else_reads_a_journal_and_it_holds_no_record(service: Service, cl
         assert database.execute("SELECT first, records FROM batches").fetchall() == [(0, RECORDS)]
 
 
+@pytest.mark.more
 def test_a_load_that_is_killed_three_times_stores_every_record_once(
     service: Service, client, key_file, tmp_path, state
 ):

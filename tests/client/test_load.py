@@ -46,6 +46,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_file_is_loaded_once(service: Service, client, load, tmp_path, capsys, name):
     WRITERS[name](tmp_path / name, FRAME)
@@ -144,6 +145,7 @@ def test_a_file_that_has_changed_is_refused_not_doubled(service: Service, client
 SECRET = "a-secret"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -187,6 +189,7 @@ def test_without_the_client_its_commands_say_what_to_install(monkeypatch, argume
     assert (answer.exit_code, f"./client[{extra}]" in answer.output) == (cli.CONFIGURATION_ERROR, True)
 
 
+@pytest.mark.more
 def test_the_command_of_the_service_hands_it_over(service: Service, client, key_file, tmp_path):
     path = tmp_path / "days.ndjson"
     WRITERS[path.name](path, FRAME)

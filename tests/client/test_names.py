@@ -200,6 +200,7 @@ async def sent_async(service: Service, key: str, stream: str, frame) -> None:
         await client.stream(stream).append(frame, label="rain")
 
 
+@pytest.mark.more
 def test_a_producer_sends_frames_by_name(service: Service, client):
     """A model without noise to speak of is the same, however the columns stand, and whoever sends them."""
     records = 60
@@ -226,6 +227,7 @@ def test_a_producer_sends_frames_by_name(service: Service, client):
     assert set(models[0].predict(mixed[["wind", "temp"]], names=True)) == {"dry", "rain"}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["days.csv", "days.parquet", "days.ndjson"])
 def test_files_are_loaded_by_name(service: Service, client, load, tmp_path, name):
     frame = pd.DataFrame(MIXED)

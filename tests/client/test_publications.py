@@ -144,6 +144,7 @@ def test_followers_survive_lost_connections(faults: tuple[perennial.Client, Faul
     assert versions == [1, 2, 3]
 
 
+@pytest.mark.more
 def test_followers_get_many_models_in_order_and_only_models(client, monkeypatch):
     """Two are fetched at once here. Windows are chains of fits, of which only the last is a model."""
     monkeypatch.setattr(operations, "MODELS_AT_ONCE", 2)

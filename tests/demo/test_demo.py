@@ -69,6 +69,7 @@ def test_it_publishes_prints_draws_and_stops(tmp_path):
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_interrupted_it_stops_what_it_started(tmp_path):
     demo = start(tmp_path, "--chart", str(tmp_path / "releases.svg"))

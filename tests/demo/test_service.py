@@ -22,6 +22,7 @@ class AnotherService(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_another_port_is_taken_when_the_first_ones_are_not_free_any_more(monkeypatch):
     """Neither the one of a service that is ready nor the one of a service that never answers."""

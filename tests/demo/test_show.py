@@ -97,6 +97,7 @@ def test_the_screen_shows_header_once_rows_and_ledger(tmp_path):
     assert "[odd] name.svg" in text
 
 
+@pytest.mark.more
 def test_the_chart_is_one_whole_file_with_every_line_named(tmp_path):
     from demo import chart
 
@@ -115,6 +116,7 @@ def test_the_chart_is_one_whole_file_with_every_line_named(tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.more
 def test_a_chart_that_cannot_be_written_leaves_nothing(tmp_path):
     from demo import chart
 

@@ -69,6 +69,7 @@ def test_helm_has_nothing_to_complain_of():
     assert {each["error"] for each in findings["messages"]} <= {"icon is recommended"}
 
 
+@pytest.mark.more
 @every
 def test_kubernetes_takes_every_resource(values):
     for resource in rendered(values):
@@ -111,6 +112,7 @@ def run_by_hand(command: tuple[str, ...]) -> int:
     return subprocess.run([sys.executable, "-m", *command, "--help"], capture_output=True, check=False).returncode
 
 
+@pytest.mark.more
 @every
 def test_every_command_is_one_of_ours(values):
     for container in containers(values):

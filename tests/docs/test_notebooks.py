@@ -34,6 +34,7 @@ def run(name: str, service: Service, folder: Path, patch: pytest.MonkeyPatch) ->
     return names, output.getvalue()
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_the_first_model_predicts(service, tmp_path, monkeypatch):
     names, output = run("first_model", service, tmp_path, monkeypatch)

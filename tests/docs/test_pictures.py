@@ -19,6 +19,7 @@ def drawn() -> dict[str, str]:
     return pictures.pictures()
 
 
+@pytest.mark.more
 def test_every_picture_is_current_and_small(drawn):
     assert {path.name for path in IMAGES.glob("*.svg")} == set(drawn)
     for name, text in drawn.items():

@@ -49,6 +49,7 @@ def pages(site: Path) -> dict[Path, Links]:
     return {path: Links(path.read_text()) for path in site.rglob("*.html")}
 
 
+@pytest.mark.more
 def test_every_page_of_docs_is_in_it(site: Path):
     paths = (path for kind in ("md", "ipynb") for path in (ROOT / "docs").rglob(f"*.{kind}"))
     names = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in paths}

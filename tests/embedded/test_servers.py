@@ -45,6 +45,7 @@ sys.stdin.read()
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be someone else")
 
 
+@pytest.mark.more
 def test_what_was_answered_survives_kill_9_of_both_servers(data_dir, contents):
     with embedded_servers(data_dir) as servers:
         contents(servers).write("kept")
@@ -55,6 +56,7 @@ def test_what_was_answered_survives_kill_9_of_both_servers(data_dir, contents):
         assert contents(servers).read() == (["kept"], ["kept"])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["with space, comma and 'quotes'", "long-" + 3 * "name-of-forty-characters-" * 2])
 def test_any_folder_will_do(name, tmp_path, new_data_dir, contents):
     data_dir = new_data_dir(tmp_path / name)
@@ -77,6 +79,7 @@ def test_a_folder_of_someone_else_is_not_used_for_sockets(tmp_path, new_data_dir
     taken.unlink()
 
 
+@pytest.mark.more
 def test_two_folders_are_served_side_by_side(tmp_path, new_data_dir, contents):
     first, second = new_data_dir(tmp_path / "first"), new_data_dir(tmp_path / "second")
     with embedded_servers(first) as one, embedded_servers(second) as other:
@@ -222,6 +225,7 @@ def test_nor_does_what_runs_as_another_user():
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.more
 def test_a_busy_leftover_of_a_killed_postgres_delays_the_next_start(data_dir, processes_on, busy_backend):
     """Two servers on one data folder would destroy it: the new one waits until the old one's last process has ended."""
     with embedded_servers(data_dir) as servers:
@@ -271,6 +275,7 @@ def test_a_plain_user_can_run_it(nobodys_folder):
         pass
 
 
+@pytest.mark.more
 @as_root
 def test_root_may_change_how_postgres_runs(data_dir, table):
     """Where there are no user namespaces it runs as 'nobody', in the same private folder, on the same data."""

@@ -12,6 +12,7 @@ from service.embedded import embedded_servers
 from tests.conftest import HANG_SECONDS, wait_until
 
 
+@pytest.mark.more
 def test_it_says_where_it_is_and_where_the_key_lies_but_not_the_key(running):
     key_file = running.data_dir / "admin.key"
     key = key_file.read_text().strip()
@@ -35,6 +36,7 @@ def settings_of_the_api(up) -> list[str]:
         return answer.read().decode().split("\n")
 
 
+@pytest.mark.more
 def test_a_second_supervisor_waits_then_names_the_first(running, start_beside):
     second = start_beside(lock_wait_seconds=0.5)
     assert second.process.wait(timeout=HANG_SECONDS) == 1
@@ -82,6 +84,7 @@ def test_a_signal_stops_everything_and_the_key_stays(start_up, processes_on):
     assert len(keys) == 1
 
 
+@pytest.mark.more
 def test_parts_that_do_not_listen_outlive_neither_a_killed_supervisor_nor_one_that_is_stopped(start_up, processes_on):
     up = start_up(API="stubborn", WORKER="stubborn")
     wait_until(lambda: up.ready() and up.serves())
@@ -96,6 +99,7 @@ def test_parts_that_do_not_listen_outlive_neither_a_killed_supervisor_nor_one_th
     assert not processes_on(again.data_dir)
 
 
+@pytest.mark.more
 def test_a_stop_while_starting(start_up, processes_on):
     up = start_up()
     wait_until((up.data_dir / "run" / "valkey.sock").exists)
@@ -103,6 +107,7 @@ def test_a_stop_while_starting(start_up, processes_on):
     assert not processes_on(up.data_dir)
 
 
+@pytest.mark.more
 def test_a_taken_port_ends_it_at_once(start_up, free_port, processes_on):
     with socket.create_server(("127.0.0.1", free_port)):
         up = start_up()
@@ -111,6 +116,7 @@ def test_a_taken_port_ends_it_at_once(start_up, free_port, processes_on):
     assert not processes_on(up.data_dir)
 
 
+@pytest.mark.more
 def test_a_child_that_keeps_dying_ends_it(start_up):
     up = start_up(API="exits 3")
     assert up.process.wait(timeout=HANG_SECONDS) == 1
@@ -118,6 +124,7 @@ def test_a_child_that_keeps_dying_ends_it(start_up):
     assert len(up.deaths()) == 5
 
 
+@pytest.mark.more
 def test_a_worker_that_keeps_dying_ends_nothing_else(start_up):
     up = start_up(WORKER="exits 3")
     wait_until(lambda: 0.32 in {each.get("again_in_seconds") for each in up.deaths()})
@@ -125,18 +132,21 @@ def test_a_worker_that_keeps_dying_ends_nothing_else(start_up):
     assert {(each["part"], each["how"]) for each in up.deaths()} == {("worker", "exited with status 3")}
 
 
+@pytest.mark.more
 def test_a_child_that_cannot_run_as_configured_ends_it(start_up):
     up = start_up(API="exits 78")
     assert up.process.wait(timeout=HANG_SECONDS) == 78
     assert up.printed("exited with status 78: it can't run as configured")
 
 
+@pytest.mark.more
 def test_failed_migrations_end_it(start_up):
     up = start_up(MIGRATE="exits 4")
     assert up.process.wait(timeout=HANG_SECONDS) == 1
     assert up.printed("the migrations failed: migrate exited with status 4")
 
 
+@pytest.mark.more
 def test_a_key_and_servers_that_are_given_are_used(start_up, tmp_path, new_data_dir):
     with embedded_servers(new_data_dir(tmp_path / "elsewhere")) as servers:
         up = start_up(redis_url=servers.redis_url, database_url=servers.database_url, admin_key="given")

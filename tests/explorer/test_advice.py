@@ -109,6 +109,7 @@ def test_a_stream_takes_the_labels_of_the_sample():
     assert "class_names" not in stream_of(unnameable)
 
 
+@pytest.mark.more
 def test_the_best_candidate_comes_first_and_what_it_prints_can_be_posted():
     sample = made()
     advice = advise(sample, epsilon=100, delta=1e-6, runs=1)

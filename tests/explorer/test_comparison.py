@@ -65,6 +65,7 @@ def test_every_line_runs_without_noise_once_and_with_each_epsilon_as_often_as_as
     assert len(every_cell) == 2 + 12
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("line", [0, 1])
 def test_without_noise_it_learns_and_with_much_it_does_not(line):
     """With eight classes noise alone gets all of them right with probability 8^-8, with two it often would."""
@@ -123,6 +124,7 @@ def test_no_record_that_is_judged_has_a_say_in_any_model(monkeypatch, epsilon, s
     assert not judged & learned
 
 
+@pytest.mark.more
 def test_noise_is_fresh_in_every_run_and_the_order_is_the_data_s_own_unless_asked():
     cell = Cell(line=1, epsilon=1.0, run=0)
     curves = [run(comparison(), cell, data(classes=8))["curve"] for _ in range(2)]

@@ -37,6 +37,7 @@ def scene(request, servers, tmp_path_factory):
     made.close()
 
 
+@pytest.mark.more
 @pytest.mark.timeout(1800)
 def test_no_version_has_two_contents_after_failovers_that_lose_commits(scene, failovers, record_property):
     print(f"--seed {scene.seed}")
@@ -83,6 +84,7 @@ def _kill(scene: Scene, running: Round, old: Cluster) -> Progress:
     return last
 
 
+@pytest.mark.more
 @pytest.mark.timeout(300)
 def test_a_hard_query_is_not_answered_by_two_primaries(scene):
     """The first API comes to the promoted standby, the second stays with the old primary: one threshold, twice."""

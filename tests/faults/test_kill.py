@@ -176,6 +176,7 @@ def _kill(up: Up, three: Three | None, choose: random.Random, kills: int) -> Cou
     return done
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_each_part_alone_comes_back_and_everything_goes_on_after_an_orderly_stop(up: Up):
     with up.client() as client:

@@ -21,6 +21,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("scene_number", "restores"), list(enumerate(rounds)))
 
 
+@pytest.mark.more
 @pytest.mark.timeout(1800)
 def test_no_version_has_two_contents_after_restores_beneath_running_processes(
     servers, tmp_path, scene_number, restores, seed, record_property

@@ -266,6 +266,7 @@ def scene(servers, tmp_path_factory):
         yield made
 
 
+@pytest.mark.more
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("steps", [sorted(BY_A_WORKER)[start::2] for start in range(2)])
 def test_workers_killed_at_every_step_one_after_the_other(scene: Scene, steps):

@@ -62,6 +62,7 @@ def seen(selection, record, count=COUNT):
     return np.array(moved)
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_two_persons_are_told_apart_no_better_than_was_promised():
     """Each record of either is in a window of its own, which costs most, and pulls the same way each time."""
@@ -112,6 +113,7 @@ def test_coins_and_models_together_tell_no_more_than_is_charged(selection):
     chance.assert_above(max(losses), 0.35, mean=mean, spread=spread, runs=40)
 
 
+@pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", CASES)
 def test_a_record_and_an_empty_slot_are_told_apart_no_better_than_is_charged(selection):

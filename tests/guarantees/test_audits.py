@@ -369,6 +369,7 @@ class Signs:
         return Predictions(labels=above.astype(int), confidences=np.full(len(x), 0.9), shortened=above)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("privacy", [pytest.param("pure", marks=pytest.mark.slow), "gaussian"])
 def test_nobody_can_tell_two_records_apart_by_an_evaluation(privacy):
     """All other evaluation slots are empty; the model is right about the one record and wrong about the other.

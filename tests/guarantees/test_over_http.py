@@ -50,6 +50,7 @@ def minimiser(x: np.ndarray, y: np.ndarray, rows: int, centre: np.ndarray) -> np
     return solution.x.reshape(centre.shape)
 
 
+@pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("delta", [0, 1e-6], ids=["pure", "gaussian"])
@@ -105,6 +106,7 @@ def test_released_weights_are_the_exact_minimiser_plus_the_stated_noise(service:
         FOLLOW[noise["distribution"]](residuals[role], scale=noise["scale"])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("solver", ["exact", "psgd", "gradient_descent"])
 def test_a_regression_goes_from_records_to_predictions(service: Service, solver):
     """The sensitivity of every release is the formula's, about the parent as it was released; labels are clipped."""
@@ -240,6 +242,7 @@ def in_either_kind(mechanism: dict, *, now: set[str]) -> list:
     return [pytest.param(mechanism, KINDS[kind], marks=marks[kind], id=f"{kind}-{mechanism}") for kind in KINDS]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("mechanism", "delta"),
     [
@@ -281,6 +284,7 @@ def test_the_charges_are_the_fits_of_an_outside_simulation_and_no_record_passes_
                 assert each["epsilon"] == pytest.approx(float(spent[record]), rel=1e-15)
 
 
+@pytest.mark.more
 def test_each_of_paper_a_s_schedules_is_published_as_it_says(service: Service):
     """Windows, parents and charges as a reader of the documentation expects them; the latest is the newest model."""
     stream = service.stream(features=1, epsilon=10)
@@ -331,6 +335,7 @@ def all_charges(service: Service, stream: str) -> list[dict]:
     return ok(service.client().get(f"/v1/streams/{stream}/ledger/charges?limit=1000"))["items"][::-1]
 
 
+@pytest.mark.more
 def test_the_charges_of_a_stream_are_one_hash_chain(service: Service):
     stream = service.stream(features=1)
     names = [service.publish(stream, {"kind": "sliding_window", "block": 2, "blocks": 3}) for _ in range(2)]
@@ -394,6 +399,7 @@ def test_tasks_one_after_another_charge_each_record_once_and_each_has_a_model_th
     assert [each[1] for each in predicted["scores"]] == pytest.approx(1 / (1 + np.exp(-chosen)), abs=1e-4)
 
 
+@pytest.mark.more
 def test_an_encoder_is_a_release_that_its_records_pay_for_and_later_ones_predict_with(service: Service):
     """Its network is computed here, from both releases."""
     pytest.importorskip("jax", reason="the extra `deep` is not installed")

@@ -79,6 +79,7 @@ def test_neighbours_never_move_a_sum_further(case, m, log_scale, log_clip, inter
         assert moved(one, first, second, m + 2, center, sums) <= 1.0
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("n", [1, 1000])
 @pytest.mark.parametrize("case", CASES)
 def test_some_neighbours_come_close(case, n, silent):

@@ -80,6 +80,7 @@ def test_densities_differ_by_the_charge_and_no_more(case, epsilon):
     assert 0.98 * epsilon < across(epsilon, case) <= epsilon
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("case", [("logistic", 2), ("huber_hinge", 2)])
 def test_with_a_wrong_constant_they_differ_by_more(case):
     """Planted: a Λ that is not raised, and noise a third too small."""

@@ -51,6 +51,7 @@ def begun(mechanism=WINDOW, delta=1e-6, **more):
     ).configuration(Budget(epsilon=1, delta=1))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("case", LOSSES_OF)
 @pytest.mark.parametrize("currency", [Currency.PURE, Currency.ZCDP])
 @pytest.mark.parametrize("bound", [0.01, 1.0, 30.0])

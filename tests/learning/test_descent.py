@@ -128,6 +128,7 @@ def adversaries(case, n):
     return ((Records(x=x, y=y), slots), (Records(x=other, y=y), slots)), np.array(FAR[case]), 0.5
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize(("n", "passes", "batch"), [(1, 400, 1), (16, 20, 1), (12, 20, 4), (100, 30, 7), (64, 1, 1)])
 def test_some_neighbours_move_permutation_sgd_nearly_as_far(case, n, passes, batch):
@@ -136,6 +137,7 @@ def test_some_neighbours_move_permutation_sgd_nearly_as_far(case, n, passes, bat
     assert 0.9 < part <= 1
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("steps", [1, 3, 10, 1000])
 def test_some_neighbours_move_gradient_descent_nearly_as_far(case, steps):
@@ -155,6 +157,7 @@ def test_counting_steps_anew_in_every_pass_would_be_seen(monkeypatch):
     assert apart(CASES[0], lambda _: solver, pair, 4, center, 0.1) > 1.3
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_three_solvers_agree(case):
     """Gradient descent arrives at the certified minimiser; permutation SGD at it to within what its last step can."""

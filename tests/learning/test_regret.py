@@ -48,6 +48,7 @@ def brute(game, records=RECORDS):
     return total(game, middle, end=records)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("convexity", [0.0, 0.3])
 @pytest.mark.parametrize("name", get_args(Name))
 @pytest.mark.parametrize("case", CASES)
@@ -60,6 +61,7 @@ def test_the_best_fixed_point_is_that_of_brute_force(case, name, convexity):
     assert best.loss - best.gap - 1e-9 <= least <= best.loss + 1e-4
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", get_args(Name))
 @pytest.mark.parametrize("precision", [0.3, 0.01])
 def test_what_is_certified_of_a_bad_point_is_true(name, precision):

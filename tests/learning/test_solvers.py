@@ -127,6 +127,7 @@ def test_separable_records_are_no_exception(name, classes):
     assert length(gradient(p, solved(**p))) <= p["promise"].tolerance
 
 
+@pytest.mark.more
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(
     st.sampled_from(CASES), st.integers(1, 60), st.integers(1, 8), st.floats(-4, 2), st.floats(-2, 4), st.integers(0, 9)

@@ -50,6 +50,7 @@ def forgotten(service: Service, three: Three, database: Database) -> tuple[str, 
     return name, target
 
 
+@pytest.mark.more
 def test_the_same_move_shows_a_stream_where_its_log_is(
     service: Service, three: Three, database: Database, forgotten: tuple[str, int]
 ):

@@ -263,6 +263,7 @@ def test_it_waits_until_all_is_numbered(servers: Servers, three: Three, tmp_path
         service.client().close()
 
 
+@pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])

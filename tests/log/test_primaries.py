@@ -131,6 +131,7 @@ def test_one_primary_that_is_away_keeps_no_other_stream_waiting(service: Service
     database.close()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_streams_of_other_primaries_go_on(service: Service, three: Three, names: list[str], kills: int):
     """Each gets its numbers while one primary is away. With --long within a second of the kill, at best of three."""

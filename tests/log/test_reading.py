@@ -175,6 +175,7 @@ def test_a_server_that_remembers_fewer_logs_than_are_read_hides_nothing(desk: De
     assert list(desk.numbered.values()) == [[1, 2]] * len(desk.logs)
 
 
+@pytest.mark.more
 def test_whatever_happens_between_a_reader_is_told_of_each_batch(desk: Desk, seed: str):
     choose = random.Random(seed)
     desk.redis.config_set("tracking-table-max-keys", 1)

@@ -14,6 +14,7 @@ def sentences(stream: dict, configuration: PublicationConfiguration) -> list[str
     return notes(build(schema, configuration).plan(), configuration, schema)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", documents.ASKED)
 def test_every_plan_has_its_notes(name):
     configuration = documents._configuration(documents.ASKED[name])

@@ -35,6 +35,7 @@ def migration():
     return module
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ASKED)
 def test_obligations_are_read_as_they_were_stored(name):
     owed = built(name).obligations()
@@ -44,6 +45,7 @@ def test_obligations_are_read_as_they_were_stored(name):
     assert largest_cost(owed.fit).seconds > 0
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", [name for name in ASKED if name != SAMPLE and "steps" not in name])  # which came later
 def test_the_migration_reads_the_same_from_a_plan(name, migration):
     mechanism = built(name)

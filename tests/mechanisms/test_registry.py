@@ -99,6 +99,7 @@ def test_whatever_is_offered_or_was_measured_has_a_place_of_its_own():
 REMOVABLE = [family.kind for family in MECHANISMS if family.takes and known_by_two_lines(family)]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "families",
     [REMOVABLE, *(pytest.param([kind], marks=pytest.mark.long) for kind in REMOVABLE)],

@@ -77,6 +77,7 @@ def test_some_neighbours_come_close(case, intercept, n):
     assert 0.999 < -best <= 1.0
 
 
+@pytest.mark.more
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.tuples(*[st.integers(0, 20)] * 3), st.sampled_from([2, 3, 10]))
 def test_the_sensitivity_holds_for_any_weights_and_is_attained(scaled, codes):
@@ -98,6 +99,7 @@ def test_the_sensitivity_holds_for_any_weights_and_is_attained(scaled, codes):
     assert 0.995 * bound**2 < worst <= bound**2
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("features", "classes"), list(product([1, 8, 300], [0, 2, 10])))
 def test_the_count_of_labels_is_free_and_the_rest_the_best_there_is(features, classes):
     best_weights, codes = weights(features, classes, intercept=True), max(classes, 2)

@@ -246,6 +246,7 @@ def test_nobody_tells_two_records_apart_by_the_toys_better_than_promised():
     chance.assert_tells_apart_no_better(*attack(mechanism, 0, 2), 330, mechanism.currency, mechanism.capacity)
 
 
+@pytest.mark.more
 def test_toys_are_planned_published_charged_and_verified(service: Service):
     for privacy in PRIVACY.values():
         toys_are_published(service, privacy.get("delta", 0))
@@ -277,6 +278,7 @@ def toys_are_published(service: Service, delta: float) -> None:
     assert predicted["labels"][0] in (0, 1)
 
 
+@pytest.mark.more
 def test_toys_are_in_openapi_and_their_mistakes_are_explained(service: Service):
     document = ok(service.client().get("/openapi.json"))
     schemas = document["components"]["schemas"]

@@ -135,6 +135,7 @@ def examples():
             yield pytest.param(settings, id=name)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("settings", list(examples()))
 @pytest.mark.parametrize("learner", [DESCENT, OUTPUT, TILTED, None], ids=["descent", "output", "tilted", "none"])
 def test_a_mechanism_that_nobody_has_shown_is_refused_on_a_stream_with_units(settings, learner):

@@ -54,6 +54,7 @@ def test_budgets_are_those_of_the_ledger(service: Service):
             assert samples.of(f"perennial_{kind}_{part}", stream=stream) == ledger[kind][part] > 0
 
 
+@pytest.mark.more
 def test_releases_have_a_version_and_an_age(service: Service):
     stream = service.stream()
     name = service.publish(stream, ONE_BY_ONE)

@@ -31,6 +31,7 @@ def test_promtool_has_nothing_to_complain_of():
     promtool("check", "config", "--lint-fatal", "prometheus.yaml", folder=FILES)
 
 
+@pytest.mark.more
 @needs_prometheus
 def test_every_alert_keeps_still_and_fires():
     promtool("test", "rules", "alerts.test.yaml", "alerts.day.test.yaml", folder=FILES)

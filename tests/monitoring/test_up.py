@@ -68,6 +68,7 @@ def needed(extra: str = "") -> set[str]:
     return names
 
 
+@pytest.mark.more
 def test_a_service_with_default_settings_imports_nothing_optional(up: Up):
     """To import one takes memory in each process. A library that is looked for and not there shows no part of it."""
     logs = "\n".join(path.read_text(errors="replace") for path in (up.output, *up.folder.rglob("*.log")))
@@ -120,6 +121,7 @@ def api(world: World, output: Path, **settings: str) -> Iterator[subprocess.Pope
         process.wait()
 
 
+@pytest.mark.more
 def test_the_api_runs_without_the_default_port_and_ends_without_one_that_was_set(world: World, tmp_path: Path):
     """(tests/embedded/test_supervisor.py shows that `perennial up` ends with an API that ends so.)"""
     output = tmp_path / "output"
@@ -148,6 +150,7 @@ def test_prometheus_has_nothing_to_complain_of(up: Up):
     assert promtool("check", "metrics", given=look(up.metrics).text) == ""
 
 
+@pytest.mark.more
 def test_a_dead_worker_is_told_and_comes_back(up: Up):
     worker = up.children()["worker"]
     os.kill(worker, signal.SIGSTOP)

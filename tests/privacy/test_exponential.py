@@ -27,6 +27,7 @@ def assert_law(errors, drawn_at, stated, draws):
     chance.assert_frequencies(counts, law(errors, float(stated)))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("errors", "rate"),
     [

@@ -202,6 +202,7 @@ def test_more_slots_cost_more_each_and_slots_that_are_farther_apart_less(noise, 
     assert all(b <= a for a, b in zip(costs, further, strict=True))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("lag", [1, 2, 7, 100, 5000])
 @pytest.mark.parametrize(
     "factor", [BLT, Blt.decaying(1.0), Toeplitz(bands=300, decay=0.99)], ids=lambda each: each.kind

@@ -23,6 +23,7 @@ def draw(noise):
     return noise.sample() * noise.grid
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("dimension", [1, 2, 7, 50])
 def test_the_radius_of_spherical_laplace_is_gamma_and_its_direction_uniform(dimension):
     """A fair sign in one dimension; in more, a coordinate of a uniform direction is 2·Beta((D-1)/2, (D-1)/2) - 1."""

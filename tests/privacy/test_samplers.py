@@ -54,6 +54,7 @@ def words(n):
 # Decisions
 
 
+@pytest.mark.more
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.fractions(Fraction(1, 1000), 40, max_denominator=10**9), st.integers(8, 160), st.integers(-2, 2))
 def test_a_uniform_is_compared_with_an_exponential_as_exact_fractions_are(x, bits, off):
@@ -221,6 +222,7 @@ def test_about_three_candidates_in_four_are_taken():
     chance.assert_no_more(40_000 - taken, 40_000, 0.29)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("halves", [2, 3, 8, 101])
 def test_gamma_is_gamma(halves):
     sample = np.array([float(gamma(halves)) for _ in range(2000)])
@@ -229,6 +231,7 @@ def test_gamma_is_gamma(halves):
         chance.assert_follows(sample * chance.TOO_SMALL, stats.gamma(halves / 2))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("halves", [2, 7, 2000])
 def test_gamma_is_exact_to_130_bits(halves, monkeypatch):
     """The same bits, as many logarithms to 250 digits as there are exponentials."""

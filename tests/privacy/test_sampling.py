@@ -82,6 +82,7 @@ def test_a_mechanism_that_tells_whether_a_record_is_there_loses_just_as_much(dra
     assert of_all == bound(of_sample, drawn, slots)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("drawn", "slots"), SIZES)
 def test_no_mechanism_loses_more(drawn, slots):
     """Laws of three outcomes, made up for every multiset: none of them has a structure that helps."""
@@ -136,6 +137,7 @@ def test_a_sample_is_part_of_its_range(drawn, slots):
             refusing()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("drawn", "slots"), [(1, 4), (2, 5), (4, 5), (3, 6)])
 def test_every_set_of_slots_is_drawn_equally_often(drawn, slots):
     sets = {each: number for number, each in enumerate(combinations(range(slots), drawn))}

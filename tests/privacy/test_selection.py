@@ -35,6 +35,7 @@ def worst(law, most):
     return max(np.ptp(np.log(chances)), np.ptp(np.log1p(-chances)))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 @pytest.mark.parametrize(
     ("planted", "verdict"), [(1.0, nullcontext), (1.5, chance.is_noticed)], ids=["right", "too little noise"]
@@ -48,6 +49,7 @@ def test_a_slot_is_selected_with_its_probability(law, planted, verdict):
             chance.assert_count(seen, 6000, probability(law, d), false_alarm=chance.FALSE_ALARM / 4)
 
 
+@pytest.mark.more
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.floats(0.01, 20.0), st.floats(0.001, 0.97), st.floats(0.01, 100.0))
 def test_the_loss_is_the_largest_over_all_records(epsilon, share, norm_bound):
@@ -73,6 +75,7 @@ def test_the_least_threshold_is_that_of_mechanisms_md(epsilon, least):
     assert least_threshold(epsilon, 1.0) == pytest.approx(least, rel=1e-3)
 
 
+@pytest.mark.more
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.floats(0.01, 20.0), st.floats(1e-3, 1e3))
 def test_the_least_threshold_works_and_hardly_a_smaller_one_does(epsilon, norm_bound):

@@ -129,6 +129,7 @@ def test_a_window_of_4_by_blocks_keeps_the_root_until_all_its_leaves_have_expire
     ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("expiry", EXPIRIES)
 def test_a_window_of_any_size_has_those_nodes_and_a_record_in_few_of_them(expiry):
     for window in WINDOWS:
@@ -206,6 +207,7 @@ def test_what_is_released_is_the_sums_and_the_nodes_of_one_noise_each(tree, monk
     assert next(draws, None) is None
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("largest", [1.0, 50.0, 2.0**40])
 def test_one_record_moves_the_nodes_that_hold_it_by_what_is_charged_and_no_others(tree, largest, monkeypatch):
     """For whatever was released before, here the same for both neighbours; in doubles, values beyond all clipping."""

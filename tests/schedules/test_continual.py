@@ -63,6 +63,7 @@ def worst_total(currency, base, update_every, epochs):
     return max(totals) + ratio ** (epochs + 1) / (1 - ratio)
 
 
+@pytest.mark.more
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.sampled_from(Currency), st.integers(1, 24), st.integers(1, 30))
 def test_the_constant_is_that_of_the_worst_record(currency, base, update_every):

@@ -43,6 +43,7 @@ def test_runs_come_every_so_many_records_and_then_128_times_for_every_doubling()
     assert all(later - before <= max(3, (before - 7) / 128) for before, later in pairwise(moments))
 
 
+@pytest.mark.more
 @settings(deadline=None, derandomize=True)
 @given(SCHEDULES)
 def test_shares_fall_by_the_law_of_the_paper_and_use_up_what_its_bound_leaves(schedule):
@@ -67,6 +68,7 @@ def test_what_is_left_never_grows_and_every_run_gets_some(schedule, late):
     assert all(schedule.share_from(before) > schedule.share_from(later) > 0 for before, later in pairwise(runs))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("currency", Currency)
 def test_every_record_is_charged_what_is_left_when_it_comes(currency):
     """Followed through 3000 runs, and the closed tail of all later ones."""

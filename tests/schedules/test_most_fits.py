@@ -30,6 +30,7 @@ def counted(schedule, records):
     return max(reads, default=0)
 
 
+@pytest.mark.more
 @settings(max_examples=150, deadline=None)
 @given(ANY | st.builds(Tasks, st.lists(st.integers(1, 20), min_size=1, max_size=3).map(tuple)), st.integers(1, 400))
 def test_no_record_is_in_more_fits(schedule, records):

@@ -62,6 +62,7 @@ def walk(first, growth, end):
             yield t, runs
 
 
+@pytest.mark.more
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.sampled_from(Currency), st.integers(1, 12), GROWTHS)
 def test_it_is_the_algorithm_run_slot_by_slot(currency, first, growth):

@@ -69,6 +69,7 @@ def horizon(schedule):
             return schedule.first + 6 * schedule.every
 
 
+@pytest.mark.more
 @settings(deadline=None, derandomize=True, max_examples=150)
 @given(ANY)
 def test_next_time_is_the_first_time_with_fits(schedule):
@@ -81,6 +82,7 @@ def test_next_time_is_the_first_time_with_fits(schedule):
     assert expected is not None
 
 
+@pytest.mark.more
 @settings(deadline=None, derandomize=True, max_examples=150)
 @given(ANY)
 def test_nothing_is_read_before_it_has_arrived_and_what_is_needed_is_read(schedule):
@@ -192,6 +194,7 @@ def still_to_come(schedule, end):
     return 0
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("schedule", EVERY, ids=repr)
 def test_a_run_charges_no_record_more_than_the_lifetime_and_its_record_exactly_that(schedule):
     """Every fit up to a large base, added up record by record, and the closed tail of the later ones."""
@@ -214,6 +217,7 @@ WALKED = [
 ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("steps", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "schedule", [each if each in WALKED else pytest.param(each, marks=pytest.mark.long) for each in EVERY], ids=repr

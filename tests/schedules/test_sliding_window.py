@@ -130,6 +130,7 @@ def check_constant(blocks, currency):
     assert profile.at(schedule.lifetime().record) == 1
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("blocks", [*range(1, 34), 47, 63, 64, 100, 127, 128, 200, 255, 260])
 def test_the_constant_is_that_of_the_worst_block(blocks, currency):
@@ -193,6 +194,7 @@ def worst(schedule):
     return profile
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("blocks", [*range(1, 34), 47, 63, 64, 100, 127, 128, 200, 255, 260])
 def test_the_papers_constants_are_valid_for_every_window(blocks, currency):
@@ -225,6 +227,7 @@ def check_warm_up(blocks, currency, shares):
             assert fit.start < blocks or fit.share == other.share
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("blocks", [*range(1, 20), 31, 47, 64, 100, 127])
 def test_a_warm_up_is_paid_by_the_records_of_the_first_window(blocks, currency):

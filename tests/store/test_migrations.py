@@ -67,6 +67,7 @@ OLDER = (
 SUMMARIES = ("streams", "segments", "publications", "charges", "releases", "outlines", "kept")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "older",
     [

@@ -56,6 +56,7 @@ def test_a_record_is_mapped_by_itself(description):
     assert (feature_map(changed) != together).any(axis=1).nonzero()[0].tolist() == [17]
 
 
+@pytest.mark.more
 @of_numbers
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())

@@ -192,6 +192,7 @@ class TestArrow:
                 body[random.integers(len(body))] = random.choice([0, 1, 2, 4, 127, 128, 255, random.integers(256)])
             self.read_or_refused(bytes(body[: random.integers(len(body) // 2, len(body) + 1)]))
 
+    @pytest.mark.more
     @pytest.mark.parametrize("lists", ["fixed", "list", "large"])
     @pytest.mark.parametrize("size", [4, 8])
     def test_no_length_or_position_is_trusted(self, lists, size):

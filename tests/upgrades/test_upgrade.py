@@ -105,6 +105,7 @@ def rows(url: str, queries: dict[str, str]) -> dict[str, set[tuple]]:
     return rows
 
 
+@pytest.mark.more
 def test_the_folder_has_something_of_everything(folder: Folder):
     looks = {
         "publications": "SELECT name, state FROM publications",
@@ -121,6 +122,7 @@ def test_the_folder_has_something_of_everything(folder: Folder):
     assert {name for (name,) in seen["released"]} >= {*PUBLICATIONS, *ENDED} - {"queries"}
 
 
+@pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_publication_goes_on_with_what_it_remembers(folder: Folder, up: Up):

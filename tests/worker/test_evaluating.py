@@ -138,6 +138,7 @@ def test_a_block_waits_until_every_publication_has_passed_its_first_slot(bench: 
     assert versions(bench, evaluation) == [[None], [1]]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("state", ["stopped", "halted"])
 def test_of_a_publication_that_has_ended_the_newest_model_is_counted(bench: Bench, state):
     bench.publish_all()
@@ -150,6 +151,7 @@ def test_of_a_publication_that_has_ended_the_newest_model_is_counted(bench: Benc
     verified(bench)
 
 
+@pytest.mark.more
 def test_one_that_starts_later_is_counted_as_nothing_until_its_first_model(bench: Bench):
     later = make(bench, "q", CONFIGURATION | {"privacy": {"epsilon": 5, "delta": 0}}, start=30)
     evaluation = evaluate(bench, of=("p", "q"))

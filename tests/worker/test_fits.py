@@ -68,6 +68,7 @@ def first_records(bench: Bench, number: int) -> None:
         connection.execute(update(tables.streams).values(records=number))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("bench", "records"), [(CONFIGURATION, 6), (LEADER, 4)], indirect=["bench"], ids=["models", "memory"]
 )
@@ -93,6 +94,7 @@ def test_it_knows_no_server_and_no_key(bench: Bench, apart, monkeypatch):
     assert not any(b"PERENNIAL" in each or b"a-secret" in each for each in seen)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("program", ["service.worker.fit_process", "service.api.http.large_process"])
 def test_a_process_apart_loads_no_library_of_servers_or_logs(program):
     """To load one takes as long as all the rest, at each start."""
@@ -102,6 +104,7 @@ def test_a_process_apart_loads_no_library_of_servers_or_logs(program):
     assert loaded.isdisjoint({"sqlalchemy", "psycopg", "redis", "structlog", "rich", "fastapi", "starlette", "asyncio"})
 
 
+@pytest.mark.more
 def test_it_is_behind_all_others_and_the_first_to_be_killed_for_memory(bench: Bench, apart, monkeypatch):
     seen: list[tuple[int, str]] = []
 
@@ -141,6 +144,7 @@ def test_a_limit_of_memory_ends_the_fit_and_not_the_worker(bench: Bench, apart, 
     assert "MemoryError" in bench.now().reason
 
 
+@pytest.mark.more
 def test_a_fit_that_memory_can_not_hold_does_not_begin(bench: Bench, apart, monkeypatch, capsys):
     """It waits for a worker with more memory; nothing is drawn, and no attempt is noted."""
     monkeypatch.setattr(fits, "memory_limit", lambda: fits.BYTES_OF_A_PROCESS)
@@ -222,6 +226,7 @@ def test_a_step_that_nobody_wants_is_given_up(bench: Bench, apart, monkeypatch, 
     assert (attempts(bench), bench.counts()) == ([], (0, 0))
 
 
+@pytest.mark.more
 def test_it_ends_when_its_parent_does(bench: Bench):
     ours, theirs = Pipe()
     process = Popen(fits.command(theirs.fileno()), pass_fds=(theirs.fileno(),))
@@ -231,6 +236,7 @@ def test_it_ends_when_its_parent_does(bench: Bench):
     assert process.returncode == 1
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("features", "own"), [(3, False), (1100, True)])
 def test_few_records_of_many_features_are_solved_for_in_a_process_of_its_own(world: World, monkeypatch, features, own):
     apart: list[int] = []

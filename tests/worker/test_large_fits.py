@@ -121,6 +121,7 @@ def test_five_million_records_are_fitted_within_512_mebibytes(world: World, mech
             assert verify(connection).findings == []
 
 
+@pytest.mark.more
 def test_a_fit_of_blocks_needs_less_memory_than_its_records(world: World, monkeypatch):
     """From when it asks where its records are, its process may have half as much memory more as they have."""
     segment, count = 10_000, 8
@@ -198,6 +199,7 @@ def test_blocks_hold_training_slots_alone(world: World, monkeypatch):
     assert np.concatenate([each.y for each in parts]).tolist() == stored[expected].tolist()
 
 
+@pytest.mark.more
 def test_a_fit_of_blocks_reads_and_counts_training_slots_alone(world: World, monkeypatch):
     """Its noise is so little that the model of all slots is ten times as far away as chance can bring it."""
     batch, segment = 5000, 1000

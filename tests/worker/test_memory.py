@@ -64,6 +64,7 @@ REMEMBERING = [
 ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "bench",
     REMEMBERING,

@@ -58,6 +58,7 @@ def test_a_sample_is_of_training_slots_and_counts_empty_ones(world: World, monke
     assert (update, all_of_it) == ([24, 25], 2)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("solver", ["exact", "psgd"])
 def test_a_sample_is_drawn_in_a_process_that_never_has_all_records(world: World, monkeypatch, solver):
     monkeypatch.setattr(scheduled, "LARGE_BYTES", 0)

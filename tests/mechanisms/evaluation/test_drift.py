@@ -45,6 +45,7 @@ def test_labels_that_flip_raise_an_alarm_within_two_blocks(privacy):
     assert any(raised[first : first + 2])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("privacy", ["pure", pytest.param("gaussian", marks=pytest.mark.long)])  # the next has both
 def test_without_a_flip_no_more_often_than_stated(privacy):
     """In 200 streams of 16 blocks. Streams are counted, since neighbouring blocks are compared with the same ones."""
@@ -56,6 +57,7 @@ def test_without_a_flip_no_more_often_than_stated(privacy):
     chance.assert_no_more(seen, runs, RATE * blocks)
 
 
+@pytest.mark.more
 @privacies
 @pytest.mark.parametrize("accuracy", [0.5, 0.8, 0.99])
 def test_a_block_alarms_falsely_with_at_most_the_stated_probability(privacy, accuracy):

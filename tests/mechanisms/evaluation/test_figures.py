@@ -79,6 +79,7 @@ def test_blocks_are_added_up_with_their_noise():
 # With noise
 
 
+@pytest.mark.more
 @privacies
 @pytest.mark.parametrize(
     ("classes", "accuracy"),
@@ -122,6 +123,7 @@ def test_the_lift_over_a_version_before_is_held(privacy):
     assert_held(missed, rate=0.06)
 
 
+@pytest.mark.more
 @privacies
 @pytest.mark.parametrize("pairs", [(), ((0, 1),)], ids=["tables", "pair"])
 def test_who_is_better_is_held_and_two_equal_models_are_seldom_taken_for_different(privacy, pairs):

@@ -22,6 +22,7 @@ def missed(name, privacy, blocks, rng):
     return misses
 
 
+@pytest.mark.more
 @privacies
 @pytest.mark.parametrize(
     ("name", "blocks"),

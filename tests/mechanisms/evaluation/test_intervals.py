@@ -81,6 +81,7 @@ def test_a_normal_number_that_is_wide_beside_the_noise_takes_no_more_memory(kind
 # Shares
 
 
+@pytest.mark.more
 @by_law
 @pytest.mark.parametrize("cells", [2, pytest.param(1, marks=pytest.mark.long), pytest.param(7, marks=pytest.mark.long)])
 def test_every_share_is_held_with_the_stated_probability(noise, cells):
@@ -107,6 +108,7 @@ def _mass(law, z):
     return law.above(z - 0.5) - law.above(z + 0.5)
 
 
+@pytest.mark.more
 @privacies
 @pytest.mark.parametrize("classes", [2, 7])
 @pytest.mark.parametrize("p", [0.5, 0.8, 0.99])
@@ -146,6 +148,7 @@ def test_a_share_narrows_with_records_and_widens_with_noise_and_with_what_may_be
 # Differences and ratios
 
 
+@pytest.mark.more
 @by_law
 @pytest.mark.parametrize(("plus", "minus"), [(0.1, 0.02), (0.3, 0.25), (0.03, 0.03)])
 def test_a_difference_is_held_by_at_least_94_in_100_intervals(noise, plus, minus):

@@ -40,6 +40,7 @@ def stated(kind, scale, dimension):
     return noise, {"distribution": law.distribution, "scale": scale, "dimension": dimension, "added_to": "weights"}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("dimension", [1, 2, 60, 3000])
 def test_a_score_of_spherical_laplace_noise_has_the_marginal_law(dimension):
     """Against a radius of the gamma law and a direction of the sphere's: the square of a cosine is beta."""
@@ -60,6 +61,7 @@ def test_the_longest_tilt_is_the_gamma_laws(dimension, error):
     assert _longest(dimension, error) == pytest.approx(stats.gamma(dimension).isf(error), rel=1e-9)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize(
     ("loss", "classes"), [("logistic", 2), ("huber_hinge", 2), ("huber_hinge", 4), ("softmax", 4), ("squared", 0)]

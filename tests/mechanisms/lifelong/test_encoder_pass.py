@@ -94,6 +94,7 @@ def test_some_neighbours_come_close(encoder):
     assert 0.999 < moved <= 1.0
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_added_up_are_gradients_of_the_loss_clipped(encoder, case):

@@ -172,12 +172,14 @@ def test_a_task_s_model_is_near_what_it_is_said_to_be_near(silent):
         np.testing.assert_allclose(weights, alone.solve(total, 40, 0.05, center), rtol=0, atol=1e-9)
 
 
+@pytest.mark.more
 @IN_EITHER_CURRENCY
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_restart_goes_on_exactly(privacy, variant, monkeypatch):
     goes_on_exactly(publication(privacy, **VARIANTS[variant]), 14, monkeypatch)
 
 
+@pytest.mark.more
 @IN_EITHER_CURRENCY
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_parts_are_written_once_and_memory_does_not_grow(privacy, variant):
@@ -272,6 +274,7 @@ def test_no_record_moves_the_features_of_others(monkeypatch):
     np.testing.assert_array_equal(others, np.delete(all_there, 7 - 5, axis=0))
 
 
+@pytest.mark.more
 def test_a_thousand_small_tasks_run_through():
     """A step takes and leaves as much at the end as at the beginning."""
     mechanism = publication(memory=4, task_size=2, batch=None)

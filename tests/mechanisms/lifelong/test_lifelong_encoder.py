@@ -135,6 +135,7 @@ def test_what_is_left_of_a_stream_whose_records_were_all_erased_is_noise():
     assert all(np.isfinite(each.parameters).all() for each in released)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("installed")
 def test_it_learns_what_no_linear_model_can():
     """Whether two numbers out of twelve have the same sign. The encoder that it begins with does not see it."""

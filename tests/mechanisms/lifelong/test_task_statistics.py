@@ -144,6 +144,7 @@ def test_steps_of_a_task_make_older_ones_worse_only_by_what_they_curve():
     assert loss(lost) > loss(start) + 0.05
 
 
+@pytest.mark.more
 def test_nothing_but_noise_leads_nowhere_far():
     """Also where M has no positive eigenvalue, and after a thousand tasks: what noise is in V is pulled back."""
     one, rng = learner("logistic", 2, training="agem", intercept=False, features=2), np.random.default_rng(1)

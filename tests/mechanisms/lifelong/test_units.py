@@ -45,6 +45,7 @@ def cost(tasks, slots, overlap):
     return len(taught) + overlap[np.ix_(batches, batches)].sum()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_pattern_costs_more_than_is_stated_and_the_worst_as_much(schedule, noise):

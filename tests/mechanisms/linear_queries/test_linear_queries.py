@@ -154,6 +154,7 @@ def test_every_slot_pays_once_for_each_instance_that_was_open(privacy, settings)
     assert hits >= 2
 
 
+@pytest.mark.more
 @both
 def test_a_fixed_number_of_hits_is_had_and_not_one_more(privacy):
     for hits in (1, 7, 100):

@@ -77,6 +77,7 @@ def test_every_restart_goes_on_exactly(noise, privacy, monkeypatch):
     goes_on_exactly(publication(noise, privacy), 14, monkeypatch)
 
 
+@pytest.mark.more
 def test_parts_are_written_once_and_no_more_of_them_are_kept_than_needed(noise):
     mechanism = publication(noise)
     written, chain = {}, ()
@@ -166,6 +167,7 @@ def test_what_the_mechanism_says_the_learner_does_not(path, learner):
     assert refused.value.path == path
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("constraint", ["l1_ball", "box", "simplex"])
 def test_a_pursuit_comes_near_the_leader_and_never_leaves_the_set(constraint, monkeypatch):
     monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))

@@ -210,6 +210,7 @@ def test_the_map_follows_on_the_streams_own_and_reads_what_segments_hold():
     assert described.norm_bound == schema_of_features(schema, None).norm_bound == math.sqrt(3)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("learner", "delta"), [*product(contract.linear_learners().values(), contract.DELTAS)])
 def test_a_publication_with_features_of_another_keeps_its_promise_before_and_after_the_map_is_known(learner, delta):
     configuration = contract.configured({"kind": "independent_batches", "batch": 8}, learner, delta)

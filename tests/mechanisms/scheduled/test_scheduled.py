@@ -64,6 +64,7 @@ def run(scheduled, until, read):
         yield from step.releases
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("mechanism", "privacy"), CASES)
 def test_versions_count_on_and_parents_are_earlier_releases(mechanism, privacy):
     releases = list(run(publication(mechanism, privacy), 300, reader()))
@@ -85,6 +86,7 @@ def test_with_every_record_erased_a_release_is_its_parent_and_noise(mechanism, p
         released[release.version] = release.parameters
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("mechanism", "privacy"), CASES)
 def test_noise_covers_the_sensitivity_at_the_charge(mechanism, privacy):
     scheduled = publication(mechanism, privacy)
@@ -297,6 +299,7 @@ def numbers(start, end):
     return Records(x=x[start:end].astype(np.float32), y=y[start:end].astype(np.float32))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("mechanism", "privacy"), EQUAL_NOISE)
 @pytest.mark.parametrize("learner", SOLVERS, ids=lambda each: each.get("solver") or each["loss"])
 def test_whatever_the_solver_and_the_loss_noise_covers_the_sensitivity_at_the_share(mechanism, privacy, learner):
@@ -322,6 +325,7 @@ def test_the_plan_says_what_the_solver_does():
     assert model["lipschitz"] == pytest.approx(3**0.5)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("solver", ["exact", "psgd", "gradient_descent"])
 @pytest.mark.parametrize(("mechanism", "privacy"), EQUAL_NOISE)
 def test_a_regression_is_published_with_a_sensitivity_of_each_parents_norm(mechanism, privacy, solver):

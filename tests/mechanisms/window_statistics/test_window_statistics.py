@@ -187,6 +187,7 @@ def test_what_the_mechanism_says_the_learner_does_not(path, learner, settings):
     is_refused(path, publication, learner=learner, **settings)
 
 
+@pytest.mark.more
 def test_a_window_of_the_most_that_may_be_remembered_is_fine():
     assert publication(features=100, blocks=4096).learner.entries * 4096 <= MAX_REMEMBERED
 

@@ -150,6 +150,7 @@ def test_other_stores_are_refused(address, tmp_path):
         SegmentObjects(address, tmp_path, most_bytes=1)
 
 
+@pytest.mark.more
 def test_faults_of_the_store_only_take_time(files, elsewhere, healthy):
     healthy.faults = faults = Faults(refused=0.2, forgotten=0.2, cut=0.2)
     numbers, names = list(range(12)), set()
@@ -217,6 +218,7 @@ def test_places_are_what_they_are_given_as(files, tmp_path):
     assert open_described(folder.described()).root == tmp_path
 
 
+@pytest.mark.more
 def test_the_order_of_marks_is_kept_whoever_writes(address, tmp_path):
     """Each writes the state it read under the lock, plus what it adds; no addition is ever lost."""
     machines = [SegmentObjects(address, tmp_path / str(each), most_bytes=MEBIBYTE) for each in range(4)]
