@@ -3,8 +3,10 @@
 Without that, every bug can still be planted: the program has what the bug replaces.
 """
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,17 @@ def test_every_bug_can_be_planted():
     command = [sys.executable, "-m", "tests.guarantees.planted"]
     planted = subprocess.run(command, capture_output=True, text=True, check=False)
     assert planted.returncode == 0, planted.stdout
+
+
+def test_every_bug_is_caught_by_a_test_that_make_test_runs():
+    tests = {bug.caught_by.partition("[")[0] for bug in BUGS.values()}
+    put_off = set()
+    for file in {test.partition("::")[0] for test in tests}:
+        for node in ast.walk(ast.parse(Path(file).read_text())):
+            marks = [ast.unparse(each) for each in getattr(node, "decorator_list", [])]
+            if not {"pytest.mark.more", "pytest.mark.long"}.isdisjoint(marks):
+                put_off.add((file, node.name))
+    assert [test for test in tests if (test.partition("::")[0], test.rpartition("::")[2]) in put_off] == []
 
 
 @pytest.mark.planted
