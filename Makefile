@@ -6,7 +6,7 @@ OPTIMISED := import sys, sysconfig; sys.exit("--enable-optimizations" not in sys
 USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 BIN := .venv/bin
 
-.PHONY: venv programs up demo test times test-more test-long test-slow-disk mutation check docs lock clean
+.PHONY: venv programs up demo test most test-more more times test-long test-slow-disk mutation check docs lock clean
 
 venv: .venv/installed
 
@@ -46,30 +46,32 @@ demo: venv
 
 # Each process has servers of its own; tests of one file stay together, and those of pages, which share a browser. Half of
 # the tests wait most of the time, for a lease, a tick or another process: so there are two processes for each of two cores.
-# With three for each, which all collect the tests and start servers, it took longer. Tests of times come first, beside
-# the lint, while nothing else runs; there all modules of tests are compiled, once instead of in each process.
-# Dozens of programs start, so bytecode is kept, whatever the shell says.
+# With three for each, which all collect the tests and start servers, it took longer. Before them, and beside the lint, all
+# modules of tests are compiled, once instead of in each process. Dozens of programs start, so bytecode is kept, whatever
+# the shell says.
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
-test: export PYTHONDONTWRITEBYTECODE =
 test:
 	$(MAKE) --no-print-directory --jobs 2 venv programs
-	$(MAKE) --no-print-directory --jobs 2 check times
+	$(MAKE) --no-print-directory --jobs 2 check most
+
+most times more: export PYTHONDONTWRITEBYTECODE =
+most: venv
+	-$(BIN)/python -m pytest --collect-only -q > .venv/collected
 	$(PYTEST) -m "not alone and (not more or first)"
 
-# The dearest tests: whole journeys through what others test part by part, and further cases of those. As long again.
-test-more: export PYTHONDONTWRITEBYTECODE =
-test-more: venv programs
+# All that `make test` leaves out and every landing needs: tests of times, while nothing else runs; whole journeys through
+# what other tests take part by part; and further cases of those.
+test-more: venv programs times more
+
+more: venv
 	$(PYTEST) -m "more and not first"
 
-times: export PYTHONDONTWRITEBYTECODE =
 times: venv
 	$(BIN)/python -m pytest -m alone
 
-# What `make test` leaves out: exhaustive cases, long attacks and histories, every planted bug, and a sample of mutants.
-# It takes hours.
+# The rest: exhaustive cases, long attacks and histories, every planted bug, and a sample of mutants. It takes hours.
 test-long: export PYTHONDONTWRITEBYTECODE =
-test-long: venv programs
-	$(MAKE) test-more
+test-long: test-more
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --long
 	$(BIN)/python -m pytest --numprocesses 2 --dist load --planted tests/guarantees/test_planted.py
 	$(BIN)/python -m pytest --timeout 7200 tests/faults tests/api/test_mutations.py \

@@ -107,9 +107,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _first_cases(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the first case of each test that is marked `more` and has cases."""
-    cases = [item for item in items if hasattr(item, "callspec") and item.get_closest_marker("more")]
-    return list({item.nodeid.partition("[")[0]: item for item in reversed(cases)}.values())
+    """Return the first case of each test that is marked `more` and has several."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("more"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return [several[0] for several in cases.values() if len(several) > 1]
 
 
 class Scheduling(LoadFileScheduling):

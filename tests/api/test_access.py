@@ -298,6 +298,7 @@ def test_nobody_makes_it_read_a_large_configuration(service: Service, path):
     refused(service.client().post(path, content=iter([body])), 413, "too-large")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("path", sorted(path for method, path in OPERATIONS if method == "get"))
 def test_head_is_get_without_its_body(service: Service, path):
     url = path.format(
@@ -319,6 +320,7 @@ def test_head_of_what_has_no_end_has_one(service: Service):
     assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("path", ["/livez", "/v1/streams", "/v1/no-such", "/openapi.json", "/metrics"])
 def test_every_answer_tells_browsers_to_do_nothing_with_it(service: Service, path):
     headers = service.client().get(path).headers

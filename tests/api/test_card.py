@@ -64,6 +64,7 @@ def added_up(service: Service, stream: str, newest: int | None, records: int) ->
     return of_each | {"": {"reserved": worst(reserved), "spent": worst(spent)}}
 
 
+@pytest.mark.more
 def test_every_number_is_that_of_the_charges_over_a_random_history(service: Service):
     draw = random.Random(11)
     stream, budget = service.stream(epsilon=6, delta=1e-5), PrivacyLoss.of(Decimal(6), Decimal("1e-5"))

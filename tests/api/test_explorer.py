@@ -163,6 +163,7 @@ def test_a_process_that_is_killed_is_told_and_nothing_else_suffers(service: Serv
     assert result["found"] != []
 
 
+@pytest.mark.more
 def test_when_a_worker_ends_the_next_one_goes_on_where_it_was(servers, tmp_path, monkeypatch):
     """The findings stay, and every run has one."""
     real = explorer._lines

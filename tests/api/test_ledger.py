@@ -19,6 +19,7 @@ def ledger(service: Service, stream: str, query: str = "") -> dict:
     return ok(service.client().get(f"/v1/streams/{stream}/ledger{query}"))
 
 
+@pytest.mark.more
 def test_each_publication_says_what_it_reserved_why_that_suffices_and_how_far_it_is(service: Service, stream):
     pure = service.publish(stream, WINDOW, epsilon=1)
     gaussian = service.publish(stream, WINDOW, epsilon=1, delta=1e-6)

@@ -109,6 +109,7 @@ def test_every_call_answers_as_the_document_says(operations, call, ask):
     settings(BOUNDED, phases=[Phase.generate])(given(operations[call].as_strategy())(ask))()
 
 
+@pytest.mark.more
 def test_it_got_past_the_door():
     """The calls above were not all refused before they were looked at."""
     assert len(STATUSES) > 20

@@ -37,6 +37,7 @@ def test_an_unknown_entry_is_not_found(service: Service):
     refused(answer, 404, "not-found")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("body", "row", "reason"),
     [

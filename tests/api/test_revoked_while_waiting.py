@@ -149,6 +149,7 @@ def test_after_waiting_in_vain_it_is_sent_nothing(asker, released):
     in_vain(wait)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("which", "path"), [("labelled", "label-requests"), ("released", "releases/latest")])
 def test_a_session_that_ends_is_sent_nothing_more(request, asker, which, path):
     publication = request.getfixturevalue(which)[1]
@@ -178,6 +179,7 @@ def test_no_key_is_made_by_a_request_that_comes_slowly(service: Service, asker):
     assert name not in [key["name"] for key in ok(service.client().get("/v1/keys"))["items"]]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("what", ["predict", "queries"])
 def test_a_request_that_comes_slowly_is_told_nothing(asker, released, what):
     body = b'{"x": [[1, 0]]}' if what == "predict" else b'{"weights": [1]}'

@@ -63,3 +63,13 @@ def reader(browser: Browser, service: Service) -> Iterator[Page]:
     """The tab of somebody who is signed in and may read everything."""
     with browsers.reading(browser, service) as page:
         yield page
+
+
+@pytest.fixture(scope="module")
+def streams(service: Service) -> Iterator[tuple[str, str]]:
+    """One stream that publishes, and one that nothing is published of."""
+    busy, quiet = service.stream(features=2, epsilon=4), service.stream(features=2)
+    service.publish(busy, {"kind": "sliding_window", "block": 10, "blocks": 3}, epsilon=2, name=f"{busy}-trend")
+    service.post(busy, [[0.6, 0.1 * each] for each in range(-5, 5)] * 5, [each % 2 for each in range(50)])
+    service.reaches(f"{busy}-trend", time=50)
+    return busy, quiet

@@ -115,6 +115,7 @@ def most_milliseconds(page: Page) -> float:
     return TIMES_THE_WORK * busy(page, work)
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_ten_thousand_releases(reader: Page, large):
     reader.goto(f"/dashboard/publications/{large[1]}")

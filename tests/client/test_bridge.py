@@ -168,7 +168,6 @@ def test_a_subject_is_refused_where_the_consumer_is_there_and_takes_others(
     numbered(stream, 4)
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_refused_messages_are_set_aside_whatever_is_killed(service: Service, client, jetstream, killed):
     stream = client.stream(service.stream())
@@ -219,7 +218,6 @@ def test_a_refused_message_stops_the_bridge_without_a_subject_for_it(
     numbered(stream, 0)
 
 
-@pytest.mark.more
 def test_of_two_bridges_the_older_one_stops(service: Service, client, jetstream, arguments, bridge):
     stream = client.stream(service.stream())
     jetstream.consume()

@@ -44,6 +44,7 @@ def _mentions(command, tmp_path):
         return False
 
 
+@pytest.mark.more
 @pytest.mark.slow
 def test_it_publishes_prints_draws_and_stops(tmp_path):
     chart = tmp_path / "releases.svg"

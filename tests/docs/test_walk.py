@@ -119,6 +119,7 @@ def _await_ready(service: subprocess.Popen[bytes], url: str) -> None:
             time.sleep(0.1)
 
 
+@pytest.mark.more
 def test_every_line_runs(walk: Walk) -> None:
     assert (walk.exit_status, walk.errors) == (0, "")
 

@@ -196,6 +196,7 @@ def busy_backend():
     return run
 
 
+@pytest.mark.more
 def test_nothing_outlives_a_parent_killed_with_9(data_dir, processes_on, busy_backend):
     parent = subprocess.Popen(
         [sys.executable, "-c", RUN_AND_WAIT, str(data_dir)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -67,6 +67,7 @@ def test_a_part_is_not_started_again_before_the_database_answers(running):
     wait_until(lambda: running.pid_of("worker") not in (None, worker) and running.serves())
 
 
+@pytest.mark.more
 def test_a_signal_stops_everything_and_the_key_stays(start_up, processes_on):
     keys = set()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

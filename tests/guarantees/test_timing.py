@@ -16,8 +16,6 @@ from tests.conftest import make_world, ok
 from tests.faults.processes import Api, end
 from tests.guarantees.timing import MOST_UNSEEN, TRAINING, Scene, guesses, observe
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
-
 PACE_SECONDS = 0.1  # where a release comes seconds later anyhow
 MOST_ROUNDS = 10  # of a reader on a machine that has much else to do
 PROMPT = {"publish_delay": 0}
@@ -67,6 +65,8 @@ def settings(servers, tmp_path):
     return make_world(servers, tmp_path).settings
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.timeout(5400)
 def test_times_of_releases_at_public_ticks_tell_nothing_of_a_record(settings, request, seed, record_property):
     with running(settings, publish_delay=None) as scene:  # as if it had not been set
@@ -76,6 +76,8 @@ def test_times_of_releases_at_public_ticks_tell_nothing_of_a_record(settings, re
         chance.assert_no_more(attack.right, attack.count, 0.5)
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.timeout(5400)
 def test_times_of_prompt_releases_tell_whether_a_record_is_there(settings, request, seed, record_property):
     """So the attack of the test above works where nothing hinders it."""

@@ -98,6 +98,7 @@ def every_combination():
         met |= pairs
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("mechanism", "learner", "loss", "delta"), list(every_combination()), ids=name)
 def test_every_combination_publishes_for_its_charge_or_says_why_not(mechanism, learner, loss, delta):
     schema, publication = configured(mechanism, learner, loss, delta)

@@ -58,6 +58,7 @@ COMMON = {"evaluation"}
 """Kinds that are also what streams, the ledger and releases call something of theirs."""
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("path", SOURCES)
 def test_no_source_names_the_kind_or_the_settings_of_a_family_of_another_room(path):
     if path in ("mechanisms/registry.py", "learners/registry.py", "explorer/advice.py"):

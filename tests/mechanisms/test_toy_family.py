@@ -294,6 +294,7 @@ def test_toys_are_in_openapi_and_their_mistakes_are_explained(service: Service):
     assert "did you mean every?" in answer.text
 
 
+@pytest.mark.more
 def test_toys_are_on_the_dashboard(service: Service, reader: Page):
     stream = service.stream()
     name = service.publish(stream, {"kind": "toy_echo", "every": 2}, learner={"kind": "toy_means"})

@@ -25,6 +25,7 @@ def test_one_about_lines_that_are_gone_is_refused(entry, tmp_path, monkeypatch):
         Equivalents.read(ROOT)
 
 
+@pytest.mark.more
 def test_any_value_of_a_listed_constant_is_listed_and_no_other_constants():
     from tests.mutation.mutants import mutants  # here, because importing mutmut takes most of a second
 

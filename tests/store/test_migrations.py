@@ -180,6 +180,7 @@ def test_a_unit_that_an_older_version_erases_during_the_migration_is_counted(wor
     engine.dispose()
 
 
+@pytest.mark.more
 def test_an_older_version_finds_all_that_it_reads(world: World):
     """So its API can go on serving releases and taking records until it is replaced."""
     engine = create_engine(world.settings.migration_url)

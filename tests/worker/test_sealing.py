@@ -208,6 +208,7 @@ def test_a_lease_that_is_not_there_any_more_is_lost(bench: Bench):
         assert leases.renew(connection, [asleep, other], seconds=60) == [asleep]
 
 
+@pytest.mark.more
 def test_small_segments_become_one_and_read_the_same(bench: Bench):
     sealer = bench.sealer()
     for value in range(40):

@@ -93,6 +93,7 @@ def test_slots_count_by_the_order_of_their_units_however_they_come(bench: Bench,
     assert metrics.OVER_BOUND.labels("s")._value.get() - before == over
 
 
+@pytest.mark.more
 def test_merged_segments_keep_whose_slots_are_and_which_count(bench: Bench):
     pattern = [each % 5 for each in range(40)]
     sealed(bench, pattern, 1)
@@ -258,6 +259,7 @@ def deleted(bench: Bench) -> bool:
         return connection.scalar(select(func.bool_and(tables.erasures.c.deleted_at.is_not(None))))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("at_once", [1, 2**18])
 def test_who_verifies_counts_all_slots_anew(bench: Bench, monkeypatch, at_once):
     """However segments were merged, units were erased, and by how many walks."""

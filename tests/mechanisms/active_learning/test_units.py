@@ -70,6 +70,7 @@ def test_a_selection_that_leaves_nothing_is_refused_with_what_was_asked_for(delt
         made(WINDOW | {"epsilon_selection": selection}, DESCENT, unit={"max_records": 4}, delta=delta)
 
 
+@pytest.mark.more
 def test_all_records_of_a_unit_in_a_batch_move_its_step_as_far_as_one(monkeypatch):
     for law in (Gaussian, SphericalLaplace):
         monkeypatch.setattr(law, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))

@@ -26,6 +26,7 @@ def configuration(mechanism, delta):
     return contract.configured(mechanism, learner, delta)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("name", "delta"), list(product(FITTING, DELTAS)))
 def test_every_mechanism_pays_for_fits_of_the_training_slots_alone(name, delta):
     if "encoder" in name and not (delta and encoder_pass.available()):

@@ -9,6 +9,7 @@ from tests.mechanisms.refusing import REASON, refuse
 from tests.mechanisms.scheduled.test_scheduled import CASES, publication, reader
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("mechanism", "privacy"), CASES)
 def test_what_was_drawn_is_charged_also_where_the_next_fit_is_refused(mechanism, privacy, monkeypatch):
     """A fit is refused for its centre, which may be a model that the same step has drawn: to drop that told of it."""
