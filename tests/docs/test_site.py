@@ -57,6 +57,7 @@ def test_every_page_of_docs_is_in_it(site: Path):
         assert (site / str(name).replace("README", "index")).exists(), name
 
 
+@pytest.mark.more
 def test_nothing_comes_from_elsewhere(site: Path, pages):
     for path, page in pages.items():
         assert [each for each in page.loaded if urlsplit(each).netloc or each.startswith("//")] == [], path.name
