@@ -1,6 +1,5 @@
 """One pass over disjoint batches: no record moves a sum further than stated, some nearly as far; the noise is there."""
 
-import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 from math import fsum, sqrt
@@ -24,6 +23,7 @@ from service.privacy.currency import Currency
 from service.privacy.noise.additive import Gaussian
 from service.streams.schema import StreamSchema
 from tests import chance
+from tests.held import most_held
 
 pytestmark = pytest.mark.skipif(not encoder_pass.available(), reason="the extra `deep` is not installed")
 
@@ -227,17 +227,11 @@ def test_the_rate_follows_from_the_noise_beside_the_contributions_and_one_is_the
     assert rates[3] < encoder_pass.FASTEST
 
 
-def most_held(learnt, records, monkeypatch):
+def held_by(learnt, records, monkeypatch):
     """Return the most bytes that a pass holds beside the records, its gradients being made up."""
     fake = np.ones((CHUNK, learnt.dimension))
     monkeypatch.setattr(encoder_pass, "gradients_of", lambda _: lambda *_: fake.copy())
-    perturbation = learnt.perturbation(Currency.ZCDP, RHO)
-    tracemalloc.start()
-    try:
-        learnt.release(records, 0, perturbation)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    return most_held(learnt.release, records, 0, learnt.perturbation(Currency.ZCDP, RHO))
 
 
 @pytest.mark.parametrize("value", [1.0, 1e30, np.nan], ids=["plain", "long", "empty"])
@@ -247,7 +241,7 @@ def test_no_record_makes_a_pass_need_more_memory_than_its_plan_says(value, monke
     x = np.full((n, 12), 0.1, dtype=np.float32)
     x[7, 0] = value
     records = Records(x=x, y=np.zeros(n, dtype=np.int32), slots=np.arange(n))
-    assert x.nbytes + most_held(learnt, records, monkeypatch) <= bytes_at_once(n, 12) + BYTES_AT_LEAST
+    assert x.nbytes + held_by(learnt, records, monkeypatch) <= bytes_at_once(n, 12) + BYTES_AT_LEAST
 
 
 def test_a_plan_reckons_with_the_gradients_that_one_record_takes(monkeypatch):
@@ -261,6 +255,6 @@ def test_a_plan_reckons_with_the_gradients_that_one_record_takes(monkeypatch):
     x, y = np.full((CHUNK, 12), np.nan, dtype=np.float32), np.zeros(CHUNK, dtype=np.int32)
     x[5] = 1.0
     records = Records(x=x, y=y, slots=np.arange(CHUNK))
-    assert 8 * CHUNK * mechanism.encoder.dimension < most_held(mechanism.encoder, records, monkeypatch) <= planned
+    assert 8 * CHUNK * mechanism.encoder.dimension < held_by(mechanism.encoder, records, monkeypatch) <= planned
     x[:] = 1.0
-    assert planned / 2 < most_held(mechanism.encoder, records, monkeypatch) <= planned
+    assert planned / 2 < held_by(mechanism.encoder, records, monkeypatch) <= planned
