@@ -10,7 +10,7 @@ from service.learning.records import Records
 from service.mechanisms.active_learning.active_gradient import ActiveGradient, Falling
 from service.mechanisms.building import build
 from service.mechanisms.evaluation.predicting import predictions
-from service.mechanisms.timing import BYTES_AT_LEAST
+from service.mechanisms.timing import BYTES_AT_LEAST, fit_cost
 from service.streams.feature_maps.feature_map import FeatureMap
 from service.streams.schema import StreamSchema
 from tests.held import most_held
@@ -74,3 +74,21 @@ def test_no_record_makes_a_step_hold_more(reads):
 def test_a_block_holds_little_beside_its_records():
     x = np.full((N, D), 0.1, dtype=np.float32)
     assert most_held(evaluated, x) < x.nbytes
+
+
+def test_a_plan_reckons_with_what_is_as_long_as_the_weights():
+    """Without any record hardly more is held than the noise takes; one record is enough for a solver to search."""
+    task, n = {"kind": "classification", "classes": 16}, 40
+    schema = StreamSchema.model_validate({"features": 1024, "task": task})
+    learner = OUTPUT | {"regularization": 1e-3}
+    mechanism = build(schema, contract.configured({"kind": "independent_batches", "batch": n}, learner, 1e-6))
+    x, y = np.random.default_rng(1).normal(size=(n, 1024)).astype(np.float32), np.arange(n, dtype=np.int32) % 16
+    planned = fit_cost(mechanism.obligations().fit, n).bytes
+    assert planned / 2 < held_by_a_step(mechanism, x, y) <= planned
+    x[1:] = np.nan
+    assert held_by_a_step(mechanism, x, y) <= planned
+
+
+def held_by_a_step(mechanism, x, y):
+    n = len(y)
+    return x.nbytes + most_held(mechanism.step, n, (), 1, lambda *_: Records(x=x, y=y, slots=np.arange(n)))

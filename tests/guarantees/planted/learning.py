@@ -160,6 +160,15 @@ def an_encoder_whose_gradients_no_plan_reckons_with() -> None:
     EncoderPass.numbers = property(lambda _: 0)  # type: ignore[assignment,method-assign]
 
 
+@bug("tests/mechanisms/test_memory.py::test_a_plan_reckons_with_what_is_as_long_as_the_weights")
+def a_search_that_no_plan_reckons_with() -> None:
+    """Of no records a fit returns at once; of one it remembers steps, which are as long as the weights."""
+    from service.mechanisms.scheduled.mechanism import Scheduled
+    from service.mechanisms.timing import Workspace
+
+    Scheduled.workspace = property(lambda _: Workspace())  # type: ignore[assignment,method-assign]
+
+
 @bug(f"{_ENCODER}::test_each_batch_has_a_step_of_its_own_and_slots_keep_their_batch")
 def an_encoder_that_reads_its_records_twice() -> None:
     """Another epoch, for the price of one."""
