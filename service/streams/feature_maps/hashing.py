@@ -123,7 +123,7 @@ class HashedText:
         return counts
 
     def _counted(self, hashed: list[bytes]) -> Floats:
-        return _signed_counts(np.frombuffer(b"".join(hashed), dtype="<u8")[None, :], self.features)[0]
+        return _signed_counts(np.frombuffer(b"".join(hashed), dtype="<u8")[None, :], self.features).ravel()
 
     def _tokens(self, text: str) -> Iterator[str]:
         if self.tokens == "whole":
