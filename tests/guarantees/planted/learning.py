@@ -162,7 +162,7 @@ def an_encoder_whose_gradients_no_plan_reckons_with() -> None:
 
 @bug("tests/mechanisms/test_memory.py::test_a_plan_reckons_with_what_is_as_long_as_the_weights")
 def a_search_that_no_plan_reckons_with() -> None:
-    """Of no records a fit returns at once; of one it remembers steps, which are as long as the weights."""
+    """Without records a fit returns at once; with one it remembers steps, which are as long as the weights."""
     from service.mechanisms.scheduled.mechanism import Scheduled
     from service.mechanisms.timing import Workspace
 
