@@ -137,7 +137,7 @@ class Encoder:
 
     def rows(self, x: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
         """Return what enters the first layer of records (m, features), and which of them are finite."""
-        prepared, finite = Prepared.of(x, norm_bound=self.norm_bound, intercept=False)
+        prepared, finite = Prepared.of(np.array(x), norm_bound=self.norm_bound, intercept=False, own=True)
         return prepared.rows() * (INTO * math.sqrt(self.input_features) / self.norm_bound), finite
 
     def codes(self, weights: Any, rows: Any, xp: Any = np) -> Any:

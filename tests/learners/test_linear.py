@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from service.learners.linear import Linear
 from service.learning.losses import LOSSES
 from service.learning.records import Records
 from service.mechanisms.timing import BYTES_AT_LEAST, bytes_at_once
+from tests.held import most_held
 
 N, D = 2000, 500
 
@@ -25,13 +24,8 @@ def test_no_record_makes_a_fit_need_more_memory_than_its_plan_says(values):
     for row, value in enumerate(values):
         x[row, 0] = value
     records, before = Records(x=x, y=np.zeros(N, dtype=np.int32), slots=np.arange(N)), x.copy()
-    tracemalloc.start()
-    try:
-        rows, entering = linear.entering(records)
-        needed = x.nbytes + tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert needed <= bytes_at_once(N, D) + BYTES_AT_LEAST
+    assert x.nbytes + most_held(linear.entering, records) <= bytes_at_once(N, D) + BYTES_AT_LEAST
+    rows, entering = linear.entering(records)
     assert np.array_equal(x, before, equal_nan=True)
     there = np.isfinite(x).all(axis=1)
     assert np.array_equal(entering.slots, np.flatnonzero(there))

@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from service.streams.feature_maps import MOST_RANDOM, MOST_VALUES, build
 from service.streams.feature_maps.hashing import _mix
+from tests.held import most_held
 from tests.learning import by_definition
 
 FOURIER = {"kind": "random_fourier", "version": 1, "features": 6, "width": 2.0, "seed": 7}
@@ -182,6 +183,12 @@ class TestText:
         both = texts(TEXT, ["red", "red"])
         assert both[0].tolist() == by_definition.mapped(TEXT, ["red", "red"])
         assert (both != 2 * texts(TEXT, ["red"])).any()
+
+    def test_a_record_of_many_tokens_is_counted_a_few_at_a_time(self):
+        """As objects tokens take a hundred times as much memory as their text, and a record may be megabytes of it."""
+        description, long = TEXT | {"tokens": "characters", "ngrams": [1, 1]}, ["ab c" * 256] * 16
+        assert texts(description, long)[0].tolist() == by_definition.mapped(description, long)
+        assert most_held(texts, description, long) < 1.1 * most_held(texts, description, long[:10])
 
     def test_never_changes(self):
         assert texts(TEXT | {"features": 8}, ["the quick brown fox jumps over the lazy dog"])[0].tolist() == [

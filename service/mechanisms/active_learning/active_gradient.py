@@ -186,7 +186,7 @@ class ActiveGradient(Linear):
             return np.zeros(end - start)
         x = np.zeros((end - start, self.features), dtype=records.x.dtype)
         x[slots - start] = records.x
-        rows, usable = self.rows(x)
+        rows, usable = self.rows(x, own=True)
         present = np.zeros(end - start, dtype=np.bool_)
         present[slots - start] = True
         far = np.abs(rows.scores(weights)[:, 0].astype(np.float64)) / length

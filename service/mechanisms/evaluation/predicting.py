@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PROBABILITIES = ("logistic", "softmax")
 """The losses whose scores are probabilities."""
+_AT_ONCE = 2**18  # numbers: so a block holds few beside its records, and a very long one copies no more of them
 
 
 def predictions(
@@ -32,11 +33,16 @@ def predictions(
     """
     whole = feature_maps.build(description["feature_map"], description["features"])
     own = FeatureMap(description=None, input_features=stream_map.features, steps=whole.steps[len(stream_map.steps) :])
-    mapped = own(x)
-    labels, scores = predict_mapped(description, parameters, mapped)
+    rows = max(1, _AT_ONCE // max(own.features, len(parameters)))
+    pieces = [_of_piece(description, parameters, own(x[start : start + rows])) for start in range(0, len(x), rows)]
+    labels, confidences, shortened = (np.concatenate(each) for each in zip(*pieces, strict=True))
     certain = description["loss"] in PROBABILITIES
-    return Predictions(
-        labels=labels,
-        confidences=scores.max(axis=1) if certain else None,
-        shortened=are_longer(mapped, description["norm_bound"]),
-    )
+    return Predictions(labels=labels, confidences=confidences if certain else None, shortened=shortened)
+
+
+def _of_piece(
+    description: Mapping[str, Any], parameters: Floats, mapped: NDArray[Any]
+) -> tuple[NDArray[np.generic], Floats, NDArray[np.bool_]]:
+    """Return labels, the largest scores, and which rows are shortened, of some slots in their public places."""
+    labels, scores = predict_mapped(description, parameters, mapped)
+    return labels, scores.max(axis=1), are_longer(mapped, description["norm_bound"])

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from service.learning.records import Records
 
 CHUNK = 64  # slots whose gradients are taken at once
+COPIES = 3  # of a chunk's gradients, or a little less; so measured
 NOISE = 0.2
 FASTEST = 8.0
 
@@ -89,6 +90,15 @@ class EncoderPass:
     def steps(self) -> int:
         """T"""
         return -(-self.records // self.batch)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of 8 bytes a step holds at once beside the records, or some more.
+
+        They are a chunk's gradients, and what layers multiply of its records. One record of the chunk takes them all.
+        """
+        multiplied = max(layer.positions * (layer.inputs + layer.units) for layer in self.encoder.layers)
+        return CHUNK * (COPIES * self.dimension + 2 * multiplied)
 
     def batches(self, start: int) -> list[tuple[int, int]]:
         """Return the slots [start, end) of each step."""
@@ -143,8 +153,7 @@ class EncoderPass:
         rate = self.rate(perturbation, None if units is None else sum(units))
         for step, (first, last) in enumerate(self.batches(start)):
             mine = slice(*np.searchsorted(slots, (first, last)))
-            rows, _ = self.encoder.rows(x[mine])
-            total = self.summed(weights, rows, y[mine], slots[mine] - first, last - first, shares[mine])
+            total = self.summed(weights, x[mine], y[mine], slots[mine] - first, last - first, shares[mine])
             count = max(1, training.count(first, last) if units is None else units[step])
             weights = weights - rate / count * noises.add(total, perturbation.noise)
         return weights[None, :]
@@ -152,7 +161,7 @@ class EncoderPass:
     def summed(
         self,
         weights: Floats,
-        rows: Floats,
+        x: NDArray[np.floating],
         y: NDArray[np.generic],
         slots: NDArray[np.int64],
         n: int,
@@ -160,8 +169,8 @@ class EncoderPass:
     ) -> Floats:
         """Return the sum of clipped gradients over n slots, (dimension,). NOT private without noise.
 
-        rows, y: what enters the first layer, and labels, of records in these slots of 0 … n - 1, which are rising.
-        shares: what part of its unit's contribution each is.
+        x, y: records, all finite, in these slots of 0 … n - 1, which are rising. shares: what part of its unit's
+        contribution each is.
         """
         total = np.zeros(self.dimension)
         for first in range(0, n, CHUNK):
@@ -169,8 +178,8 @@ class EncoderPass:
             places = slots[mine] - first
             if not places.size:
                 continue
-            here, slopes = np.zeros((CHUNK, rows.shape[1])), np.zeros((CHUNK, self.rows))
-            here[places] = rows[mine]
+            here, slopes = np.zeros((CHUNK, x.shape[1])), np.zeros((CHUNK, self.rows))
+            here[places], _ = self.encoder.rows(x[mine])
             with np.errstate(all="ignore"):
                 scores = self.encoder.scores(weights, here)[places]
                 slopes[places] = self.loss.derivatives(scores, y[mine])[1]

@@ -115,8 +115,9 @@ class Lifelong(LinearMechanism):
 
     @property
     def workspace(self) -> Workspace:
-        """Return what the matrices take that a model is solved from."""
-        return self.learner.workspace
+        """Return what the matrices take that a model is solved from, or the encoder's gradients."""
+        batches = self.learner.workspace
+        return batches if self.encoder is None else replace(batches, numbers=max(batches.numbers, self.encoder.numbers))
 
     def check_units(self) -> None:
         """Raise nothing: a unit adds the mean of what its records would add to a batch, or to a step of the encoder."""

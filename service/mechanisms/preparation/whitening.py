@@ -75,8 +75,8 @@ class Whitening(MapOfFirstRecords):
         """Return Σ a⊗a of the records that are there, (d, d). NOT private without noise."""
         total = np.zeros((self.features, self.features))
         for x in pieces:
-            rows, finite = Prepared.of(x, norm_bound=self.norm_bound, intercept=False)
-            present = rows[finite]
+            finite = np.isfinite(x).all(axis=1)
+            present, _ = Prepared.of(x[finite], norm_bound=self.norm_bound, intercept=False, own=True)
             for start in range(0, len(present), CHUNK):
                 a = present[start : start + CHUNK].rows() / self.norm_bound
                 total += a.T @ a

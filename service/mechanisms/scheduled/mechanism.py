@@ -27,7 +27,7 @@ from service.learning.sums import MOST_WEIGHTS
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
 from service.mechanisms.on_schedule import OnSchedule, PlannedLearner
-from service.mechanisms.timing import LARGE_BYTES, bytes_at_once
+from service.mechanisms.timing import LARGE_BYTES, Workspace, bytes_at_once
 from service.mechanisms.units import NotForUnits, of_fits
 from service.privacy.noise.additive import Unaffordable
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from service.privacy.accounting.groups import UnitBound
     from service.schedules.schedule import Fit, Pattern
 
+COPIES = 32  # of the weights: so many the exact solver and noise hold at once, with some records; so measured
 _TAKING_UNITS = (NoisyGradientDescent, OutputPerturbation, ObjectivePerturbation)
 _OF_UNITS = (
     "the noise is for the number of units in a fit, which only its records tell; these are the figures where every "
@@ -126,6 +127,11 @@ class Scheduled(Fitting, LinearMechanism):
     """A schedule of linear models."""
 
     learner: LinearModelLearner
+
+    @property
+    def workspace(self) -> Workspace:
+        """Return what a fit holds that is as long as the weights. One record is enough for most of it."""
+        return Workspace(numbers=COPIES * self.learner.dimension)
 
     def reads_blocks(self, records: int) -> bool:
         """Return whether a fit of so many slots is made of blocks. Public: by what it would need at once."""

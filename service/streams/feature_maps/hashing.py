@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 MOST_CHARACTERS = 2**16  # of one text
+_COUNTED_AT_ONCE = 2**13  # tokens, and those of one text: as objects they take 100 times as much as the text
 
 _Length = Annotated[int, Field(strict=True, ge=1, le=8)]
 
@@ -107,7 +108,7 @@ class HashedText:
             hashlib.blake2b(column.to_bytes(4, "little"), digest_size=8, key=key)
             for column in range(self.input_features)
         ]
-        counts = np.empty((len(x), self.features))
+        counts = np.zeros((len(x), self.features))
         for row, texts in enumerate(x):
             hashed: list[bytes] = []
             for start, text in zip(starts, texts, strict=True):
@@ -115,8 +116,14 @@ class HashedText:
                     each = start.copy()
                     each.update(token.encode(errors="surrogatepass"))
                     hashed.append(each.digest())
-            counts[row] = _signed_counts(np.frombuffer(b"".join(hashed), dtype="<u8")[None, :], self.features)
+                if len(hashed) >= _COUNTED_AT_ONCE:
+                    counts[row] += self._counted(hashed)
+                    hashed = []
+            counts[row] += self._counted(hashed)
         return counts
+
+    def _counted(self, hashed: list[bytes]) -> Floats:
+        return _signed_counts(np.frombuffer(b"".join(hashed), dtype="<u8")[None, :], self.features).ravel()
 
     def _tokens(self, text: str) -> Iterator[str]:
         if self.tokens == "whole":

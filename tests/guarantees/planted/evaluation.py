@@ -151,3 +151,11 @@ def a_joint_sensitivity_that_nobody_recomputes() -> None:
     from service.ledger.verify import released
 
     rewrite(released._for_what_it_is_added_to, ("isinstance(event, NoisyCounts)", "False"))
+
+
+@bug("tests/mechanisms/test_memory.py::test_no_record_makes_a_step_hold_more[evaluated]")
+def blocks_that_a_long_record_copies() -> None:
+    """A block is predicted at once, and copied where a record is so long that it has to be shortened first."""
+    from service.mechanisms.evaluation import predicting
+
+    predicting._AT_ONCE = 2**62

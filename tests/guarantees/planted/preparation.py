@@ -85,8 +85,8 @@ def second_moments_of_rows_as_they_come() -> None:
     rewrite(
         Whitening.moments,
         (
-            "Prepared.of(x, norm_bound=self.norm_bound, intercept=False)",
-            "(Prepared.as_they_are(x), np.isfinite(x).all(axis=1))",
+            "Prepared.of(x[finite], norm_bound=self.norm_bound, intercept=False, own=True)",
+            "(Prepared.as_they_are(x[finite]), None)",
         ),
     )
 

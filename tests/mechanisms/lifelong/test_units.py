@@ -91,8 +91,7 @@ def test_all_records_of_a_unit_move_a_step_of_the_encoder_as_far_as_one(present)
     for size, flipped in product((1e-3, 1.0, 1e4), (False, True)):
         x, y = some(3, rng)
         records = of_one_unit(size * np.tile(x[:1], (3, 1)), np.full(3, y[0] * (not flipped)), list(present), 3)
-        rows, _ = learnt.encoder.rows(records.x)
-        sums.append(learnt.summed(weights, rows, records.y, records.slots, 3, records.weights))
+        sums.append(learnt.summed(weights, records.x, records.y, records.slots, 3, records.weights))
     farthest = max(float(np.linalg.norm(one - other)) for one, other in product(sums, repeat=2))
     assert farthest <= most
     assert (farthest > 0.7 * learnt.clip) == (len(present) == 3)
