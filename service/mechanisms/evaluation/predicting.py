@@ -34,7 +34,8 @@ def predictions(
     whole = feature_maps.build(description["feature_map"], description["features"])
     own = FeatureMap(description=None, input_features=stream_map.features, steps=whole.steps[len(stream_map.steps) :])
     rows = max(1, _AT_ONCE // max(own.features, len(parameters)))
-    pieces = [_of_piece(description, parameters, own(x[start : start + rows])) for start in range(0, len(x), rows)]
+    starts = range(0, max(1, len(x)), rows)
+    pieces = [_of_piece(description, parameters, own(x[start : start + rows])) for start in starts]
     labels, confidences, shortened = (np.concatenate(each) for each in zip(*pieces, strict=True))
     certain = description["loss"] in PROBABILITIES
     return Predictions(labels=labels, confidences=confidences if certain else None, shortened=shortened)
