@@ -159,6 +159,14 @@ def the_last_erased_record_keeps_its_bytes() -> None:
 
 
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
+def erasures_of_which_the_first_alone_is_made() -> None:
+    """Bytes of the others are called deleted, and stay."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._delete_erased, ("in waiting:\n            touched", "in waiting[:1]:\n            touched"))
+
+
+@bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
 def erased_records_that_keep_their_labels() -> None:
     """The deletion spares what a record was called."""
     from service.worker.sealer import Sealer
