@@ -1,7 +1,10 @@
-"""How processes load their modules."""
+"""How processes load their modules, and what they are given."""
 
 import subprocess
 import sys
+from contextlib import suppress
+
+import pytest
 
 PROGRAM = """
 import sys
@@ -18,3 +21,26 @@ print("rich" in sys.modules)
 def test_a_library_that_only_draws_tracebacks_is_not_loaded_with_the_others():
     printed = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("process", ["a comparison", "a reader of large bodies"])
+def test_a_process_that_needs_no_server_is_given_no_setting(monkeypatch, process):
+    from service.api.http.large_bodies import LargeBodies
+    from service.worker.explorer import _process
+
+    given = []
+
+    def note(*_, **options):
+        given.append(options["env"])
+        raise OSError
+
+    monkeypatch.setenv("PERENNIAL_ADMIN_KEY", "secret")
+    monkeypatch.setattr(subprocess, "Popen", note)
+    with suppress(OSError):
+        if process == "a comparison":
+            with _process(b""):
+                pass
+        else:
+            LargeBodies()._start()
+    (environment,) = given
+    assert "PERENNIAL_ADMIN_KEY" not in environment

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from service.api.http import large_bodies
 from service.api.http.bodies import INLINE_BYTES
 from service.api.http.large_bodies import Batch, LargeBodies, ReaderDied, ReaderFailed
 from service.api.http.large_process import Task
+from service.api.routes.records import read_batch
 from service.streams import batches
 from service.streams.schema import stored_schema
 from tests.api.test_records import refused
@@ -229,7 +231,7 @@ def test_an_error_of_one_body_never_closes_what_another_is_sent_through(monkeypa
     assert closed == [False]
 
 
-def test_pseudonyms_of_units_are_those_of_small_batches():
+def test_pseudonyms_of_units_and_the_fingerprint_are_those_of_small_batches():
     schema, secret = SCHEMA | {"unit": {"max_records": 3}}, bytes(range(32))
     body = orjson.dumps({"x": [[0, 1], [2, 3]], "y": [0, 1], "unit": ["a", 7]})
     task = task_of(schema=schema, secret=secret.hex())
@@ -242,8 +244,8 @@ def test_pseudonyms_of_units_are_those_of_small_batches():
             reader.close()
 
     batch = asyncio.run(read())
-    layout = stored_schema(schema).layout()
-    assert (batch.records, batch.content) == batches.read_batch(batches.read_json, body, layout, MOST, secret)
+    stream: Any = SimpleNamespace(layout=stored_schema(schema).layout())
+    assert batch == read_batch(body, "application/json", stream, MOST, secret, known_again=True)
     assert batch.fingerprint == batches.fingerprint(body, secret)
 
 

@@ -3,11 +3,14 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 
 from service.api import long_polls
+from service.api.http.representations import JSON, SAFETENSORS
 from tests.conftest import HANG_SECONDS, Service, ok, serving, wait_until
 
 
@@ -49,3 +52,25 @@ def test_a_search_that_others_began_gives_nobody_an_older_version(service: Servi
         wait_until(lambda: second.done() or any(each.waiting > 1 for each in polls._searches.values()))
         go_on.set()
         assert [ok(each.result())["version"] for each in (first, second)] == [2, 3]
+
+
+def test_who_sees_other_streams_or_reads_another_format_shares_no_answer():
+    questions = []
+
+    async def wait(wanted: Any, *_: Any) -> int:
+        questions.append(wanted)
+        return 2
+
+    async def run_once(question: Any, *_: Any) -> Any:
+        questions.append(question)
+        return long_polls._Sent("promise", None)
+
+    async def ask() -> None:
+        shared: Any = SimpleNamespace(polls=SimpleNamespace(wait=wait), run_once=run_once, rendered=None)
+        for streams, form in product((None, frozenset({"a"}), frozenset({"b"})), (JSON, SAFETENSORS)):
+            key: Any = SimpleNamespace(streams=streams)
+            await long_polls.await_newer(shared, key, "rain", form, than=1, seconds=0)
+            await long_polls._latest_as_sent(shared, key, "rain", form)
+
+    asyncio.run(ask())
+    assert len(set(questions)) == len(questions) == 12

@@ -87,3 +87,17 @@ def test_a_server_that_stops_wakes_all():
         assert await asyncio.gather(*waiting) == [[]] * 10
 
     asyncio.run(scenario())
+
+
+def test_publications_of_one_name_are_looked_at_apart():
+    async def scenario() -> None:
+        shared = _Shared()
+        waiting = await _all_wait(shared, models := NewerModels(shared), seconds=200)
+        waiting.append(asyncio.create_task(models.wait("rain", 7, 2, 200)))
+        await _turns()
+        assert shared.looks == 2
+        shared.stopping.set()
+        shared.wake()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(scenario())

@@ -76,6 +76,15 @@ def test_a_plan_warns_where_fits_may_be_late_or_tell_their_time(service: Service
     assert warning(1_000_000, 86_400) is None
 
 
+def test_a_plan_tells_a_limited_key_nothing_of_the_fits_of_others(service: Service):
+    streams = [service.stream(features=1000, classes=10) for _ in range(2)]
+    large = BATCHES | {"batch": 1_000_000}
+    service.publish(streams[0], large)
+    limited = service.client(service.key("read", streams=streams[1:]))
+    plan = ok(limited.post("/v1/plan", json=publication(streams[1], large)))["timing"]
+    assert plan["queue_seconds"] == plan["fit_seconds"] > 1
+
+
 def test_release_charge_events_and_what_is_spent_follow_the_tick(service: Service):
     stream = service.stream()
     name = make(service, stream, publish_delay=TICK)["name"]

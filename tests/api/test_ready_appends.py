@@ -12,11 +12,13 @@ from service import metrics
 from service.api import services
 from service.api.ready_appends import ReadyAppends
 from service.log import Appender, BacklogFull, IdempotencyConflict, LogUnavailable
+from service.settings import Settings
 from tests.api.formats import ARROW, JSON, NDJSON, Arrow, as_json, as_rows
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, HANG_SECONDS, Service, ok, serving, unique, wait_until
 
 X, Y = [[1.0, 2.0], [3.0, 4.0]], [0, 1]
+TOO_MANY = Settings.model_fields["max_batch_records"].default + 1
 BODIES = {
     "json": (JSON, as_json(X, Y)),
     "parameters of a type": (f"{JSON.upper()}; charset=utf-8", as_json(X, Y)),
@@ -31,7 +33,7 @@ BODIES = {
     "a wrong label": (JSON, as_json(X, [0, 7])),
     "a short row": (NDJSON, as_rows([[1.0], [2.0, 3.0]], Y)),
     "damaged": (ARROW, Arrow("fixed")(X, Y)[:-20]),
-    "too many records": (JSON, as_json([[0.0, 0.0]] * 10_001, [0] * 10_001)),
+    "too many records": (JSON, b'{"x":[[0,0]%b],"y":[0%b]}' % (b",[0,0]" * (TOO_MANY - 1), b",0" * (TOO_MANY - 1))),
 }
 HEADERS = [{}, {"Idempotency-Key": "a" * 255}, {"Idempotency-Key": "a" * 256}, {"Idempotency-Key": ""}]
 

@@ -1,7 +1,8 @@
 """A key that is revoked while its request waits: the request gets what a new one gets, and changes nothing."""
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from service.api.auth import known_keys
 from service.api.auth.credentials import PAGE_HEADER, SESSION_COOKIE
 from service.store import keys
+from tests.api import test_queries
 from tests.api.test_labels import next_request, post, publish, unlabelled
 from tests.api.test_records import refused
 from tests.conftest import HANG_SECONDS, Service, ok, serving, unique, wait_until
@@ -31,6 +33,24 @@ class Asker:
     def revoke(self) -> None:
         """Take its key away."""
         assert self._service.client().delete(f"/v1/keys/{self._id}").status_code == 204
+
+    def lose(self) -> None:
+        """Take its key away, and wait until its API has heard of that."""
+        self.revoke()
+        shown = self.headers["Authorization"].removeprefix("Bearer "), keys.find
+        wait_until(lambda: self._known.remembered(shown) is None)
+
+    def waits_for_its_turn(self, turn: str, path: str, body: bytes, media_type: str) -> httpx.Response:
+        """Return the answer to a body whose turn comes after its key was revoked."""
+
+        @contextlib.asynccontextmanager
+        async def waiting() -> AsyncIterator[None]:
+            await asyncio.to_thread(self.lose)
+            yield
+
+        setattr(self._server.app.state.services, turn, waiting())
+        headers = self.headers | {"Content-Type": media_type}
+        return httpx.post(self._server.url + path, content=body, headers=headers, timeout=HANG_SECONDS)
 
     def sign_in(self) -> None:
         """Show from now on a session's cookie instead of its key."""
@@ -68,9 +88,7 @@ class Asker:
         def pieces() -> Iterator[bytes]:
             yield body[:1]
             wait_until(lambda: self._requests._due.get(self._id) != before)  # it was let in
-            self.revoke()
-            shown = self.headers["Authorization"].removeprefix("Bearer "), keys.find
-            wait_until(lambda: self._known.remembered(shown) is None)  # its API has heard of that
+            self.lose()
             yield body[1:]
 
         headers = self.headers | {"Content-Type": "application/json"}
@@ -184,3 +202,14 @@ def test_no_key_is_made_by_a_request_that_comes_slowly(service: Service, asker):
 def test_a_request_that_comes_slowly_is_told_nothing(asker, released, what):
     body = b'{"x": [[1, 0]]}' if what == "predict" else b'{"weights": [1]}'
     refused(asker("read").sends(f"/v1/publications/{released[1]}/{what}", body), 401, "unauthenticated")
+
+
+def test_queries_whose_turn_comes_later_are_not_answered(service: Service, asker):
+    path = f"/v1/publications/{test_queries.publish(service, test_queries.categorical(service))}/queries"
+    answer = asker("read").waits_for_its_turn("answering", path, b'{"categories": [0]}', "application/json")
+    refused(answer, 401, "unauthenticated")
+
+
+def test_a_data_set_whose_turn_comes_later_is_not_kept(asker):
+    answer = asker("read").waits_for_its_turn("data_sets", "/v1/explorer/datasets", b"x,y\n", "text/csv")
+    refused(answer, 401, "unauthenticated")

@@ -78,9 +78,14 @@ def test_a_release_whose_weights_would_mean_something_else_is_refused(
 
 def test_a_release_that_is_not_there_or_may_not_be_seen_is_refused(service: Service, source):
     here = service.stream()
-    for request in (
-        configuration(here, "nobody"),
-        configuration(here, source) | {"learner": LEARNER | {"origin": {"publication": source, "version": 3}}},
+    limited = service.client(service.key("read", streams=[here]))
+    for client, request in (
+        (service.client(), configuration(here, "nobody")),
+        (
+            service.client(),
+            configuration(here, source) | {"learner": LEARNER | {"origin": {"publication": source, "version": 3}}},
+        ),
+        (limited, configuration(here, source)),
     ):
-        problem = refused(service.client().post("/v1/plan", json=request), 422, "invalid-request")
+        problem = refused(client.post("/v1/plan", json=request), 422, "invalid-request")
         assert "no such release" in problem["detail"]

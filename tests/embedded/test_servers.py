@@ -92,17 +92,28 @@ def test_two_folders_are_served_side_by_side(tmp_path, new_data_dir, contents):
 def test_settings_that_keep_data(data_dir):
     with embedded_servers(data_dir) as servers:
         with redis.from_url(servers.redis_url, decode_responses=True) as client:
-            settings = client.config_get("append*", "maxmemory-policy", "port")
+            settings = client.config_get(
+                "append*", "maxmemory-policy", "port", "commandlog-*-than", "save", "unixsocketperm"
+            )
         with psycopg.connect(host=str(data_dir / "run"), user="perennial", dbname="perennial") as connection:
-            names = ("fsync", "synchronous_commit", "data_checksums", "server_encoding", "listen_addresses")
+            names = ("fsync", "synchronous_commit", "full_page_writes", "data_checksums", "server_encoding")
             shown = {name: connection.execute(f"show {name}").fetchone()[0] for name in names}
-            (superuser,) = connection.execute("select usesuper from pg_user where usename = current_user").fetchone()
+            reached = [
+                connection.execute(f"show {name}").fetchone()[0]
+                for name in ("listen_addresses", "unix_socket_permissions")
+            ]
+            superusers = connection.execute("select usename from pg_user where usesuper").fetchall()
     assert settings["appendonly"] == "yes"
     assert settings["appendfsync"] == "always"
     assert settings["maxmemory-policy"] == "noeviction"
-    assert settings["port"] == "0"
-    assert shown == dict(zip(names, ("on", "on", "on", "UTF8", ""), strict=True))
-    assert not superuser
+    assert (settings["port"], settings["unixsocketperm"]) == ("0", "700")
+    assert settings["save"] == "", "a snapshot would hold what the file has forgotten"
+    assert {settings[f"commandlog-{each}-than"] for each in ("execution-slower", "request-larger", "reply-larger")} == {
+        "-1"
+    }
+    assert shown == dict(zip(names, ("on", "on", "on", "on", "UTF8"), strict=True))
+    assert reached == ["", "0700"]
+    assert superusers == [("postgres",)]
 
 
 def test_servers_are_given_neither_secrets_nor_settings_of_others(data_dir, monkeypatch):

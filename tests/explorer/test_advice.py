@@ -7,12 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.explorer.advice import advise, candidates, stream_of
+from service.explorer import advice as advising
+from service.explorer.advice import advise, candidates, releases, stream_of
 from service.explorer.report import report
 from service.explorer.sample import Sample, Unusable, read_sample
 from service.inputs.refused import Refused
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import AskedPublication, StreamBudget
+from service.mechanisms.linear import predict
 from service.streams.schema import NewStreamSchema
 
 HEADER = "cost,kind,weight"
@@ -153,6 +155,23 @@ def test_candidates_are_what_families_offer():
 def test_only_what_forgets_is_measured_where_that_is_asked():
     advice = advise(made(), epsilon=1, delta=1e-6, runs=1, forget=True)
     assert {each.candidate.mechanism["kind"] for each in advice.measured} == {"window_statistics"}
+
+
+def test_each_record_is_judged_by_the_model_before_it_which_has_not_seen_it(monkeypatch):
+    sample, times, judged = made(), [], []
+
+    def noted(*given):
+        for release, upcoming in releases(*given):
+            times.append(release.time)
+            yield release, upcoming
+
+    monkeypatch.setattr(advising, "releases", noted)
+    monkeypatch.setattr(advising, "predict", lambda *given: judged.append(given[2]) or predict(*given))
+    advise(sample, epsilon=1, delta=1e-6, runs=1, forget=True)
+    assert len(times) == len(judged) > 10
+    ends = [end if end > time else len(sample.x) for time, end in zip(times, [*times[1:], 0], strict=True)]
+    for time, end, x in zip(times, ends, judged, strict=True):
+        np.testing.assert_array_equal(x, sample.x[time:end])
 
 
 def test_a_batch_larger_than_a_quarter_of_the_sample_is_refused():

@@ -1,6 +1,8 @@
 """Data sets that may be uploaded to try things out on, and how the rest is refused."""
 
 import io
+import os
+import pickle
 import tracemalloc
 import zipfile
 
@@ -104,6 +106,25 @@ def test_no_room_is_made_for_what_a_head_promises_and_nothing_follows():
         archive.writestr("y.npy", promised.getvalue())
     with pytest.raises(Unreadable, match="no npz file"):
         read_npz(out.getvalue())
+
+
+def test_nothing_that_an_archive_holds_is_run(tmp_path):
+    class Program:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    content, out = pickle.dumps(Program()), io.BytesIO()
+    content += bytes(-len(content) % 8)
+    head = {"descr": "|O", "fortran_order": False, "shape": (len(content) // 8,)}
+    np.lib.format.write_array_header_1_0(out, head)
+    out.write(content)
+    array, out = out.getvalue(), io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("x.npy", array)
+        archive.writestr("y.npy", array)
+    with pytest.raises(Unreadable, match="no npz file"):
+        read_npz(out.getvalue())
+    assert not (tmp_path / "made").exists()
 
 
 def test_an_archive_of_something_else_is_no_data_set():

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from service.cli import app
 from service.embedded import Servers
 from service.log import MovedLog, Overtaken, Position, read_primaries
+from service.log import move as moved_logs
 from service.log.connection import dead_key, entries_key, state_key
 from service.settings import Settings
 from service.store import leases, places, streams, tables
@@ -121,14 +122,16 @@ def left_elsewhere(three: Three, stream: streams.Stream) -> list[bytes]:
     return left
 
 
-def test_it_takes_its_memory_along_and_leaves_a_mark(service: Service, three: Three, database: Database):
+def test_it_takes_its_memory_along_and_leaves_a_mark(service: Service, three: Three, database: Database, monkeypatch):
+    monkeypatch.setattr(moved_logs, "COPIED_AT_ONCE", 1)
+    monkeypatch.setattr(moved_logs, "LETTERS_AT_ONCE", 1)
     name, client = service.stream(), service.client()
-    first = ok(send(client, name, "key"), 202)
+    answers = {key: ok(send(client, name, key), 202) for key in ("key", "other")}
     before, target = row(database, name), another(database, name)
-    letter, dropped = bury(service, three, before), bury(service, three, before)
+    letters, dropped = [bury(service, three, before) for _ in range(2)], bury(service, three, before)
     assert client.delete(f"/v1/streams/{name}/dead-letters/{dropped}").status_code == 204
     with three.redis(before.place) as redis:
-        (remembered,) = redis.scan_iter(match=f"perennial:{{{before.log}}}:idempotency:*")
+        remembered, *_ = redis.scan_iter(match=f"perennial:{{{before.log}}}:idempotency:*")
         milliseconds = redis.pttl(remembered)
     lines = move(service.settings, name, target)
     assert lines[-1] == f"{name} is on primary {target}"
@@ -136,15 +139,15 @@ def test_it_takes_its_memory_along_and_leaves_a_mark(service: Service, three: Th
     assert after.place == target
     assert left_elsewhere(three, after) == []
     with three.redis(target) as redis:
-        assert [each.decode() for each, _ in redis.xrange(dead_key(after.log))] == [letter]
+        assert [each.decode() for each, _ in redis.xrange(dead_key(after.log))] == letters
         assert milliseconds - 60_000 < redis.pttl(remembered) <= milliseconds
-    assert ok(send(client, name, "key"), 202) == first
+    assert {key: ok(send(client, name, key), 202) for key in answers} == answers
     refused(send(client, name, "key", {"x": [[0, 0]], "y": [0]}), 422, "idempotency-conflict")
     ok(send(client, name), 202)
-    numbered(service, name, 4)
+    numbered(service, name, 6)
     move(service.settings, name, before.place)  # and back
     ok(send(client, name), 202)
-    numbered(service, name, 6)
+    numbered(service, name, 8)
     assert left_elsewhere(three, row(database, name)) == []
 
 

@@ -39,8 +39,8 @@ class Bench:
     files: SegmentFiles
     stream: streams.Stream
 
-    def append(self, *values: float) -> str:
-        columns = {"x": np.array(values, dtype=np.float32)[:, None], "y": np.zeros(len(values), dtype=np.int32)}
+    def append(self, *values: float, label: int = 0) -> str:
+        columns = {"x": np.array(values, dtype=np.float32)[:, None], "y": np.full(len(values), label, dtype=np.int32)}
 
         async def append() -> str:
             appender = Appender(self.world.settings.redis_url, max_batches=100, max_bytes=10**6)

@@ -12,6 +12,7 @@ from service.store import attempts as stored_attempts
 from service.store import parked, publications, releases, tables
 from service.store.database import DatabaseUnavailable
 from service.worker import publisher as publisher_module
+from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
 from tests.conftest import wait_until
 from tests.worker.published import Bench
@@ -173,6 +174,21 @@ def test_a_kill_while_nothing_was_due_counts_for_nothing(bench: Bench):
     assert attempts(bench) == []
 
 
+@pytest.mark.parametrize("bench", [CONFIGURATION, TICKS], indirect=True, ids=["at once", "with ticks"])
+def test_who_was_overtaken_while_it_drew_commits_nothing(bench: Bench, monkeypatch):
+    real = Publisher._commit
+
+    def overtaken(self: Publisher, *drawn: Any) -> Any:
+        kill(bench)
+        return real(self, *drawn)
+
+    monkeypatch.setattr(Publisher, "_commit", overtaken)
+    step(bench)
+    assert (bench.counts(), bench.now().position) == ((0, 0), 0)
+    with bench.database.transaction() as connection:
+        assert parked.of_publication(connection, bench.identity) == []
+
+
 def test_a_lease_that_was_given_back_tells_of_no_attempt(bench: Bench):
     step(bench)
     with bench.database.transaction() as connection:
@@ -180,12 +196,17 @@ def test_a_lease_that_was_given_back_tells_of_no_attempt(bench: Bench):
     assert attempts(bench) == []
 
 
-def test_a_lease_that_ran_out_while_the_database_was_away_is_foreseen(bench: Bench):
-    publisher = bench.publisher()
+def database_goes_away(bench: Bench) -> None:
+    """It is away for a moment, in which the lease of whoever is at a publication runs out."""
     with pytest.raises(DatabaseUnavailable), bench.database.transaction() as connection:
         connection.connection.driver_connection.close()
         connection.execute(select(1))
     kill(bench)
+
+
+def test_a_lease_that_ran_out_while_the_database_was_away_is_foreseen(bench: Bench):
+    publisher = bench.publisher()
+    database_goes_away(bench)
     step(bench, publisher)
     assert attempts(bench) == []
     assert bench.counts() != (0, 0)
@@ -223,7 +244,9 @@ def test_a_result_whose_commit_failed_is_committed_again_with_the_same_bytes(ben
             assert (releases.parameters(connection, 1, release.version) == release.parameters).all()
 
 
-def test_a_note_that_could_not_be_written_is_written_before_the_next_attempt(bench: Bench, monkeypatch):
+@pytest.mark.parametrize("lease", ["given up", "run out"])
+def test_a_note_that_could_not_be_written_is_written_before_the_next_attempt(bench: Bench, monkeypatch, lease):
+    """Also where the lease could not be given up either, and tells of no attempt since the database was away."""
     calls, real, publisher = fail(monkeypatch, 2), Publisher._note, bench.publisher()
     publisher._not_before = _Never()
 
@@ -232,7 +255,11 @@ def test_a_note_that_could_not_be_written_is_written_before_the_next_attempt(ben
 
     with monkeypatch.context() as patched, pytest.raises(DatabaseUnavailable):
         patched.setattr(Publisher, "_note", away)
+        if lease == "run out":
+            patched.setattr(LeaseKeeper, "abandon", lambda keeper, held, _: keeper._forget([held]))
         step(bench, publisher)
+    if lease == "run out":
+        database_goes_away(bench)
     assert attempts(bench) == []
     step(bench, publisher)  # notes the first, tries again, which fails too, and halts
     assert real is Publisher._note

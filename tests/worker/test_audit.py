@@ -19,6 +19,7 @@ from service.worker.leases import LeaseKeeper
 from service.worker.workshop import Workshop
 from tests.worker.published import Bench
 from tests.worker.test_publishing import CONFIGURATION, bench
+from tests.worker.test_ticks import come, far_away, park_all, publish
 
 CHARGES, RELEASES = tables.charges, tables.releases
 
@@ -136,6 +137,25 @@ def test_a_worker_that_starts_walks_the_whole_ledger_before_it_publishes(bench: 
     assert stream(bench).distrusted is None
     bench.publish_all()
     assert bench.now().position == 10
+
+
+@far_away
+def test_nor_does_it_publish_at_a_tick_before_that(bench: Bench, owner):
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=6))
+    park_all(bench)
+    come(bench)
+    publish(bench)
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=10))
+    park_all(bench)
+    come(bench)
+    before = bench.counts()
+    with tampering(owner) as connection:
+        connection.execute(update(CHARGES).where(CHARGES.c.id == 1).values(epsilon=0.01))
+    publish(bench)
+    assert bench.counts() == before
+    assert "charge 1" in stream(bench).distrusted
 
 
 def test_a_verdict_does_not_undo_one_that_came_meanwhile(bench: Bench):

@@ -22,7 +22,7 @@ def sealed(bench: Bench) -> Bench:
     """Six records in three segments."""
     sealer = bench.sealer()
     for value in (11, 12, 13):
-        bench.append(value, value + 0.5)
+        bench.append(value, value + 0.5, label=1)
         sealer.step(wait_milliseconds=10)
     return bench
 
@@ -48,6 +48,13 @@ def kept_bytes(bench: Bench) -> bytes:
     return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
+def kept_labels(bench: Bench) -> list[int]:
+    with bench.database.transaction() as connection:
+        held = segments.holding(connection, bench.stream.id, 0, 6)
+    read = [bench.files.read(bench.stream.log, each.file, each.sha256, 0, each.stop - each.start) for each in held]
+    return [label for columns in read for label in columns["y"].tolist()]
+
+
 def check(bench: Bench) -> None:
     assert bench.values() == [11, 13, 13.5]
     assert waiting(bench) == []
@@ -56,11 +63,13 @@ def check(bench: Bench) -> None:
         assert np.float32(value).tobytes() not in stored
     for value in (11, 13, 13.5):
         assert np.float32(value).tobytes() in stored
+    assert kept_labels(bench) == [1, 0, 0, 0, 1, 1]
     assert list(verify_segments(bench.database, bench.files)) == []
 
 
 def test_erased_records_contribute_nothing_and_their_bytes_go(sealed: Bench):
-    erase(sealed, 1, 4)
+    erase(sealed, 1, 2)
+    erase(sealed, 2, 4)
     assert sealed.values() == [11, 13, 13.5], "from the moment it was asked"
     records = read_records(sealed.database, sealed.files, sealed.now(), 1, 0, 4)
     assert (records.x[:, 0].tolist(), len(records.y)) == ([13], 1)
@@ -146,6 +155,16 @@ def test_who_wakes_after_bytes_were_erased_leaves_no_file_that_holds_them(sealed
     monkeypatch.setattr(SegmentFiles, "write", write)
     wait_until(lambda: (asleep.step(wait_milliseconds=10), woke)[1])
     assert np.float32(14.5 if way == "seal" else 11).tobytes() not in kept_bytes(sealed)
+
+
+def test_a_file_that_a_worker_wrote_too_late_before_it_died_goes_with_what_is_erased(sealed: Bench):
+    sealer = sealed.successor()
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), sealer._held)[1])
+    values = {"x": np.array([[12], [12.5]], dtype=np.float32), "y": np.ones(2, dtype=np.int32)}
+    sealed.files.write(sealed.stream.log, 2, 4, values)
+    erase(sealed, 1, 4)
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), not waiting(sealed))[1])
+    check(sealed)
 
 
 def test_erasing_again_changes_nothing(sealed: Bench):

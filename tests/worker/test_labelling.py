@@ -14,6 +14,7 @@ from service.publishing.confirmation import Confirmer
 from service.store import labels, parts, publications, releases, tables
 from service.store.database import Database
 from service.store.due_steps import due_steps
+from service.worker import fits
 from tests.conftest import World
 from tests.worker.published import Bench, dies_in, published, taken_over
 
@@ -81,6 +82,17 @@ def test_a_window_is_asked_for_waited_for_and_learnt_from(bench: Bench, tossed):
     assert (requested(bench), tossed) == ([4, 5, 6, 7], list(range(8)))
     assert bench.counts() == (1, 2)
     assert findings(bench) == []
+
+
+def test_a_fit_in_a_process_of_its_own_is_given_the_labels(bench: Bench, monkeypatch):
+    bench.publish_all()
+    answer_all(bench)
+    real, given = fits.locate, []
+    monkeypatch.setattr(fits, "locate", lambda *args, **more: given.append(real(*args, **more)) or given[-1])
+    monkeypatch.setattr(fits, "SHORT_SECONDS", 0.0)
+    bench.publisher().step(threading.Event())
+    assert bench.counts()[0] == 1
+    assert given[0].answers == ((0, 0), (1, 1), (2, 0), (3, 1))
 
 
 def test_what_is_not_confirmed_is_asked_of_nobody(bench: Bench, monkeypatch):

@@ -154,6 +154,17 @@ def test_of_ledgers_that_are_walked_together_the_one_that_was_changed_is_found(
         assert not streams.get(connection, well).distrusted
 
 
+def test_a_stream_that_was_put_in_order_is_trusted_again_though_others_are_walked_with_it(bench: Bench, monkeypatch):
+    monkeypatch.setattr(auditing, "SHORT_LEDGER", 1000)
+    charged(bench)
+    other, audit = another_stream(bench), started(bench).audit
+    with bench.database.transaction() as connection:
+        assert streams.distrust(connection, streams.get(connection, 1), "it was not as it was left")
+    assert audit.look(other, [1, other])
+    assert audit.look(1)
+    assert stream(bench).distrusted is None
+
+
 def test_a_worker_that_starts_again_publishes_on_the_note_of_a_walk(bench: Bench):
     noted(bench)
     assert started(bench).audit.look(1)

@@ -60,3 +60,81 @@ def a_session_that_outlives_the_environments_key() -> None:
         keys.admit_environment_key,
         ("connection.execute(delete(sessions).where(sessions.c.key_id == row.id))", "pass"),
     )
+
+
+_TURN = "tests/api/test_revoked_while_waiting.py"
+
+
+@bug(f"{_TURN}::test_queries_whose_turn_comes_later_are_not_answered")
+def a_revoked_key_that_is_answered_when_its_turn_comes() -> None:
+    """A request that waits for others' queries outlives its key."""
+    from service.api.routes import queries
+
+    rewrite(queries.answer_queries, ("await shared.keys.check_again(request)", "pass"))
+
+
+@bug(f"{_TURN}::test_a_data_set_whose_turn_comes_later_is_not_kept")
+def a_revoked_key_that_keeps_a_data_set() -> None:
+    """A data set that waits for others to be read is kept for a key that was revoked."""
+    from service.api.routes import explorer
+
+    rewrite(explorer.add_dataset, ("await shared.keys.check_again(request)", "pass"))
+
+
+@bug("tests/api/test_newer_models.py::test_publications_of_one_name_are_looked_at_apart")
+def one_search_for_all_who_follow_one_name() -> None:
+    """A reader who follows a publication is sent the models of another stream."""
+    from service.api.newer_models import NewerModels
+
+    rewrite(NewerModels.wait, ("(identity, after)", "(publication, after)"))
+
+
+_POLLS = "tests/api/test_latest_polls.py::test_who_sees_other_streams_or_reads_another_format_shares_no_answer"
+
+
+@bug(_POLLS)
+def one_look_for_all_who_wait_for_one_name() -> None:
+    """A reader who waits with others is sent the version of another stream."""
+    from service.api import long_polls
+
+    rewrite(long_polls._latest_as_sent, ("publication, key.streams, representation.name)", "representation.name)"))
+
+
+@bug(_POLLS)
+def one_body_for_both_formats() -> None:
+    """A file is remembered as JSON, and served for ever."""
+    from service.api import long_polls
+
+    rewrite(long_polls._latest_as_sent, ("key.streams, representation.name)", "key.streams)"))
+
+
+@bug("tests/api/test_transfer.py::test_a_release_that_is_not_there_or_may_not_be_seen_is_refused")
+def a_publication_that_begins_at_a_release_that_its_key_may_not_see() -> None:
+    """A limited key reads others' weights in the settings of its own publication."""
+    from service.api.routes import publications
+
+    rewrite(publications._release, ("visible=key.streams", "visible=None"))
+
+
+@bug("tests/api/test_publish_delay.py::test_a_plan_tells_a_limited_key_nothing_of_the_fits_of_others")
+def a_plan_that_tells_of_the_fits_of_others() -> None:
+    """A limited key learns how large the publications of all streams are."""
+    from service.api.routes import publications
+
+    rewrite(publications.make_plan, ("key.streams)", "None)"))
+
+
+@bug("tests/api/test_large_bodies.py::test_pseudonyms_of_units_and_the_fingerprint_are_those_of_small_batches")
+def fingerprints_against_which_ids_can_be_tested() -> None:
+    """A reader of the log guesses ids by the hash of a body that is remembered with its key."""
+    from service.api.routes import records
+
+    rewrite(records.read_batch, ("batches.fingerprint(body, secret)", "batches.fingerprint(body, None)"))
+
+
+@bug("tests/api/test_ready_appends.py::test_it_is_what_the_application_answers[too many records-plain]")
+def a_batch_of_as_many_records_as_fit_into_a_small_body() -> None:
+    """A key and a stream that are known append more records at once than the setting allows."""
+    from service.api import ready_appends
+
+    rewrite(ready_appends._appended, ("min(shared.settings.max_batch_records, stream.layout.most_records)", "2**40"))

@@ -39,6 +39,30 @@ def a_database_that_others_reach() -> None:
     rewrite(postgres._settings, ('"listen_addresses": ""', '"listen_addresses": "127.0.0.1"'))
 
 
+@bug(f"{_SERVERS}::test_settings_that_keep_data")
+def a_database_that_other_users_reach() -> None:
+    """Each user of the machine can connect, and is trusted."""
+    from service.embedded import postgres
+
+    rewrite(postgres._settings, ('"unix_socket_permissions": "0700"', '"unix_socket_permissions": "0777"'))
+
+
+@bug(f"{_SERVERS}::test_settings_that_keep_data")
+def a_service_that_may_do_anything() -> None:
+    """A hole in the service is one in the whole server: its role changes what migrations alone may."""
+    from service.embedded import postgres
+
+    rewrite(postgres.provision, ('(SERVICE, "login")', '(SERVICE, "login superuser")'))
+
+
+@bug(f"{_SERVERS}::test_settings_that_keep_data")
+def a_list_of_large_requests() -> None:
+    """The newest large batches stay in the memory of the log's server, also when their records are erased."""
+    from service.embedded import valkey
+
+    rewrite(valkey._settings, ('"commandlog-request-larger-than": "-1"', '"commandlog-request-larger-than": "1000"'))
+
+
 @bug(f"{_SERVERS}::test_logs_hold_neither_statements_nor_records")
 def a_log_of_statements() -> None:
     """Records are in the log of the database."""
@@ -167,3 +191,11 @@ def a_database_that_outlives_whoever_started_it() -> None:
     changed = Path(folder) / "child.py"
     changed.write_text(source.replace(line, "").replace(becomes, line + becomes))
     processes.wrapper.__file__ = str(changed)
+
+
+@bug("tests/test_process.py::test_a_process_that_needs_no_server_is_given_no_setting[a comparison]")
+def a_comparison_that_is_given_the_keys() -> None:
+    """The process that runs on uploaded data knows the servers and the administrator's key."""
+    from service.worker import explorer
+
+    rewrite(explorer._process, ('env={"OPENBLAS_NUM_THREADS": "1"}', 'env=dict(sys.modules["os"].environ)'))

@@ -33,6 +33,22 @@ def dead_letters_that_are_left_behind() -> None:
     wrap(MovedLog, "_bury", lambda *_: None)
 
 
+@bug(_MEMORY)
+def answers_after_the_first_ones_that_are_not_taken_along() -> None:
+    """A request that is repeated after the move of a busy stream is a second batch."""
+    from service.log import MovedLog
+
+    rewrite(MovedLog.copy_from, ("self._remember(source.answers(keys))", "self._remember(source.answers(keys)); break"))
+
+
+@bug(_MEMORY)
+def dead_letters_after_the_first_ones_that_are_left_behind() -> None:
+    """Most of many dead letters are deleted though nobody dropped them."""
+    from service.log import MovedLog
+
+    rewrite(MovedLog.letters, ('after = f"({some[-1][0].decode()}"', "return"))
+
+
 @bug(f"{_MOVING}::test_a_letter_that_is_dropped_while_it_is_copied_is_gone")
 def dropped_letters_that_come_back() -> None:
     """An operator deletes a letter while it is copied, and it lies on the other primary for ever."""

@@ -158,6 +158,30 @@ def the_last_erased_record_keeps_its_bytes() -> None:
     rewrite(Sealer._delete_erased, ("[low : max(low, high)] = 0", "[low : max(low, high - 1)] = 0"))
 
 
+@bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
+def erasures_of_which_the_first_alone_is_made() -> None:
+    """Bytes of the others are called deleted, and stay."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._delete_erased, ("in waiting:\n            touched", "in waiting[:1]:\n            touched"))
+
+
+@bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
+def erased_records_that_keep_their_labels() -> None:
+    """The deletion spares what a record was called."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._delete_erased, ('columns.keys() & {"x", "y"}', 'columns.keys() & {"x"}'))
+
+
+@bug(f"{_ERASING}::test_a_file_that_a_worker_wrote_too_late_before_it_died_goes_with_what_is_erased")
+def erased_bytes_in_a_file_that_nothing_names() -> None:
+    """The bytes are called deleted while a file that a dead worker wrote too late still holds them."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._delete_erased, ("self._sweep(stream, set())", "pass"))
+
+
 @bug(f"{_ERASING}::test_a_crash_at_any_step_of_erasing_is_made_good[before-replace]")
 def erasures_that_are_called_done_before_they_are() -> None:
     """A crash in between leaves the bytes for ever."""
@@ -283,3 +307,14 @@ def a_lost_lease_that_counts_as_held() -> None:
     from service.worker.leases import LeaseKeeper
 
     rewrite(LeaseKeeper._renew, ("del self._held[lease.resource]", "pass"))
+
+
+@bug(
+    "tests/worker/test_handover.py::"
+    "test_a_stream_that_moved_while_its_lease_was_taken_is_left_to_the_sealer_of_its_new_primary"
+)
+def leases_of_streams_that_are_elsewhere() -> None:
+    """A worker renews the lease of a stream that has moved, and nobody numbers its batches."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._read, ("self._keeper.drop(*mine.values())", "pass"))

@@ -142,6 +142,30 @@ def a_kill_that_a_worker_in_trouble_forgets() -> None:
     rewrite(Publisher.step, ("self._unnoted is not None", "False"))
 
 
+@bug("tests/worker/test_attempts.py::test_a_note_that_could_not_be_written_is_written_before_the_next_attempt[run out]")
+def an_attempt_that_is_forgotten_while_the_database_is_away() -> None:
+    """Noise is drawn again after an unforeseen end that nobody could note."""
+    from service.worker.publisher import Publisher
+
+    rewrite(Publisher._may_try, ("self._desk.owed.get(turn.publication.promise) == at", "False"))
+
+
+@bug("tests/worker/test_attempts.py::test_who_was_overtaken_while_it_drew_commits_nothing[at once]")
+def a_step_of_a_worker_that_was_overtaken() -> None:
+    """Two workers draw noise for the same step, and the faster one is published."""
+    from service.ledger import open_entry
+    from service.worker import publisher
+
+    publisher.open_entry = open_entry  # type: ignore[attr-defined]
+    rewrite(
+        publisher.Publisher._committed,
+        (
+            "open_leased_entry(connection, publication.id, lease, seconds=seconds)",
+            "open_entry(connection, publications.get(connection, publication.id))",
+        ),
+    )
+
+
 @bug(f"{_TICKS}::test_a_publication_that_is_not_as_it_was_left_is_not_published_at_its_tick")
 def a_tick_that_does_not_look_at_the_publication() -> None:
     """A publication whose clock was set back is published at its next tick."""
@@ -190,6 +214,14 @@ def labels_that_outlive_their_batch() -> None:
     from service.store import labels
 
     wrap(labels, "forget", lambda *_: None)
+
+
+@bug("tests/worker/test_labelling.py::test_a_fit_in_a_process_of_its_own_is_given_the_labels")
+def a_fit_apart_that_is_given_no_labels() -> None:
+    """People label records for a budget, and nothing is learnt from that."""
+    from service.worker import fits
+
+    rewrite(fits._apart, (', *message["read"], labels_of=publication.id)', ', *message["read"])'))
 
 
 @bug("tests/worker/test_restored.py::test_a_mark_that_a_power_cut_may_take_back_is_written_again")
@@ -274,6 +306,14 @@ def a_long_ledger_that_is_published_on_unwalked() -> None:
     rewrite(Audit.look, ("return self._vouched_for(stream)", "return True"))
 
 
+@bug("tests/worker/test_audit.py::test_nor_does_it_publish_at_a_tick_before_that[bench0]")
+def a_tick_on_a_ledger_that_was_not_walked() -> None:
+    """A worker that starts publishes what another has parked, and believes the ledger."""
+    from service.worker.ticker import Ticker
+
+    rewrite(Ticker._is_ready, (" and self._audit.look(stream, also)", ""))
+
+
 @bug(f"{_WALKS}::test_a_note_that_does_not_fit_is_not_believed[another ledger]")
 def a_note_of_another_ledger() -> None:
     """A walk of a ledger vouches for the one that was put in its place."""
@@ -300,6 +340,14 @@ def a_note_in_the_place_of_a_walk() -> None:
         Audit._vouched_for,
         ("self._due.setdefault(log, 0.0)", "self._due[log] = time.monotonic() + SECONDS_BETWEEN_AUDITS"),
     )
+
+
+@bug(f"{_WALKS}::test_a_stream_that_was_put_in_order_is_trusted_again_though_others_are_walked_with_it")
+def a_stream_that_is_distrusted_for_ever() -> None:
+    """A walk together with others leaves a verdict on a ledger that was put in order."""
+    from service.worker.audit import Audit
+
+    rewrite(Audit._walk_together, (" and each.distrusted is None]", "]"))
 
 
 _LOOKOUT = "tests/worker/test_lookout.py"

@@ -1,0 +1,43 @@
+"""No answer of the HTTP interface shows what is committed before the high-water mark holds it."""
+# ruff: noqa: F811 - a fixture is another file's
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import ADMIN_KEY, serving
+from tests.worker.published import Bench
+from tests.worker.test_confirmation import crash_before_the_mark
+from tests.worker.test_publishing import bench  # noqa: F401
+
+PATHS = (
+    "streams",
+    "streams/s",
+    "streams/s/ledger",
+    "streams/s/ledger/charges",
+    "publications",
+    "publications/p",
+    "publications/p/card",
+    "publications/p/releases",
+    "publications/p/releases/1",
+    "publications/p/releases/latest",
+    "publications/p/releases/outline",
+)
+
+
+@pytest.mark.parametrize("bench", ["needed"], indirect=True)
+def test_no_answer_shows_what_is_not_confirmed(bench: Bench, monkeypatch):
+    headers = {"Authorization": f"Bearer {ADMIN_KEY}", "If-None-Match": '"1.json.1"'}
+    with serving(bench.world.settings) as url, httpx.Client(base_url=f"{url}/v1/", headers=headers) as client:
+
+        def answers() -> dict[str, tuple[int, Any]]:
+            each = {path: client.get(path) for path in PATHS}
+            return {path: (answer.status_code, answer.content and answer.json()) for path, answer in each.items()}
+
+        before = answers()
+        crash_before_the_mark(bench, monkeypatch)
+        assert answers() == before
+        bench.shop().audit.confirm()
+        after = answers()
+    assert [path for path in PATHS if after[path] == before[path]] == []
