@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, text, update
+from sqlalchemy import Table, delete, text, update
 from sqlalchemy.engine import make_url
 
 from service.ledger import high_water_mark, open_entry
@@ -166,6 +166,32 @@ def test_with_a_threshold_that_is_not_as_it_was_left_nothing_is_compared(bench: 
     bench.arrive(0)
     bench.count_in()
     assert bench.now().state == "halted"
+
+
+def test_while_something_is_known_against_it_nothing_is_compared(bench: Bench):
+    answerer, now = bench.answerer(), bench.now()
+    held = answerer._keep(now)
+
+    def compares(table: Table, anew: bool, **values: object) -> bool:
+        identity = now.id if table is tables.publications else now.stream_id
+        with bench.database.transaction() as connection:
+            connection.execute(update(table).where(table.c.id == identity).values(values))
+        if anew:  # nobody looks for a change of what never changes
+            held.forget_records()
+        return bench.ask(answerer, share(2))[0].measured
+
+    other = now.obligations | {"charging": {"when": "release"}}
+    forged = {"obligations": other, "obligations_digest": publications.owed(replace(now, obligations=other))}
+    true = {"obligations": now.obligations, "obligations_digest": now.obligations_digest}
+    assert compares(tables.streams, False, distrusted=None)
+    for table, wrong, right in (
+        (tables.streams, {"distrusted": "for a test"}, {"distrusted": None}),
+        (tables.publications, {"plan": {}}, {"plan": now.plan}),
+        (tables.publications, forged, true),
+    ):
+        anew = table is tables.publications
+        assert not compares(table, anew, **wrong), wrong
+        assert compares(table, anew, **right)
 
 
 def test_with_a_threshold_from_a_backup_nothing_is_compared_even_before_a_worker_looks(bench: Bench):

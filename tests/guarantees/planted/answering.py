@@ -53,3 +53,19 @@ def a_threshold_that_is_not_as_it_was_left() -> None:
     from service.publishing import instances
 
     rewrite(instances._trusted, ("or not remembers(publication, mechanism, memory)", ""))
+
+
+@bug(f"{_ANSWERING}::test_while_something_is_known_against_it_nothing_is_compared")
+def a_distrusted_stream_whose_records_are_compared() -> None:
+    """Queries go on to be measured though the ledger that they are charged in was found to be broken."""
+    from service.publishing import instances
+
+    rewrite(instances._trusted, ("or publication.distrusted is not None", ""))
+
+
+@bug(f"{_ANSWERING}::test_while_something_is_known_against_it_nothing_is_compared")
+def a_query_that_is_charged_otherwise_than_is_owed() -> None:
+    """A histogram's publication compares on, though its obligations are those of another mechanism."""
+    from service.publishing import instances
+
+    rewrite(instances._trusted, ("or charges_otherwise(publication, mechanism)", ""))

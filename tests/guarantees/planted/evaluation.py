@@ -151,3 +151,19 @@ def a_joint_sensitivity_that_nobody_recomputes() -> None:
     from service.ledger.verify import released
 
     rewrite(released._for_what_it_is_added_to, ("isinstance(event, NoisyCounts)", "False"))
+
+
+@bug(f"{_RUNNING}::test_of_a_publication_that_has_ended_the_newest_model_is_counted[stopped]")
+def an_ended_publication_whose_newest_model_is_not_confirmed() -> None:
+    """The version that is counted depends on when the worker looks."""
+    from service.publishing.evaluated import ReleasedModels
+
+    rewrite(ReleasedModels.progress, (" and (publication.visible_version or 0) == publication.version", ""))
+
+
+@bug("tests/mechanisms/test_units.py::test_all_records_of_a_unit_together_move_counts_as_far_as_one[evaluation]")
+def a_unit_that_is_counted_once_in_each_piece_of_a_block() -> None:
+    """A block that is read in several pieces counts a unit in all of them."""
+    from service.mechanisms.evaluation.mechanism import Evaluation
+
+    rewrite(Evaluation._block, ("AT_ONCE if self.unit is None else time - begin", "AT_ONCE"))

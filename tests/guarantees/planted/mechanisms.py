@@ -294,3 +294,14 @@ def candidates_whose_window_is_by_the_records() -> None:
         return true(replace(self, candidates=candidates), state, records, *others)
 
     wrap(WindowModel, "advance", advance)
+
+
+@bug(
+    "tests/mechanisms/linear_queries/test_linear_queries.py::"
+    "test_an_instance_opens_only_where_all_of_it_can_be_paid[pure]"
+)
+def an_instance_whose_answer_nobody_can_pay() -> None:
+    """A threshold answers yes, and what it is to be closed by does not fit the cap."""
+    from service.mechanisms.linear_queries.mechanism import LinearQueries
+
+    rewrite(LinearQueries._next, ("spent + opening + answer", "spent + opening"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _ERASING = "tests/worker/test_erasing.py"
@@ -75,6 +78,14 @@ def charges_at_another_moment_than_is_owed() -> None:
     from service.worker import publisher
 
     publisher.charges_otherwise = lambda *_: False
+
+
+@bug("tests/worker/test_labelling.py::test_whose_mechanism_charges_otherwise_than_it_owes_goes_no_further")
+def charges_of_other_slots_than_are_owed() -> None:
+    """A publication that owes charges of evaluation slots goes on with a mechanism that charges the others."""
+    from service.publishing import commit
+
+    rewrite(commit.charges_otherwise, (" or mechanism.reads_slots is not owes.slots", ""))
 
 
 @bug(f"{_PUBLISHING}::test_what_was_not_reserved_is_not_published[more]")
@@ -182,6 +193,16 @@ def a_model_whose_records_have_not_paid() -> None:
     from service.publishing import commit
 
     rewrite(commit._payments, ('not charges.intact(paid) or (paid["version"], paid["end"]) != (None, last)', "False"))
+
+
+@bug(
+    "tests/worker/test_labelling.py::test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it[amount]"
+)
+def a_model_whose_records_have_paid_another_amount() -> None:
+    """Nobody looks whether the charge with which they arrived is what was written."""
+    from service.publishing import commit
+
+    rewrite(commit._payments, ("not charges.intact(paid) or ", ""))
 
 
 @bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
@@ -331,3 +352,15 @@ def a_step_that_threads_take_one_after_the_other() -> None:
     from service.worker.workshop import Desk
 
     rewrite(Desk.is_free, (" and self.left.get(publication, since) <= since", ""))
+
+
+@bug(f"{_TICKS}::test_the_tick_follows_the_record_that_was_waited_for_not_the_fit")
+def a_tick_that_has_passed() -> None:
+    """A step whose fit took long appears at the moment at which that ended."""
+    from service.store import parked
+
+    def without_now(true: Any, connection: Any, publication: Any, due: int) -> Any:
+        tick, due_at = true(connection, publication, due)
+        return min(tick, due_at + 2 * timedelta(seconds=float(publication.publish_delay))), due_at
+
+    wrap(parked, "tick_of", without_now)
