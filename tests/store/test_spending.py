@@ -315,9 +315,15 @@ def test_verify_finds_draws_that_add_too_much_to_a_budget_in_rho(connection: Con
     )
     publication = make(connection, "p", delta="1e-6")
     finding = f"stream {stream.name}: its publications' draws add more to delta than the budget leaves room for"
-    for draws, expected in ((1, []), (2**50, [finding])):
-        owes = replace(publication.owes, draws=draws)
-        changed = replace(publication, obligations=owes.to_json())
-        digest = publications.owed(changed)
-        connection.execute(update(tables.publications).values(obligations=owes.to_json(), obligations_digest=digest))
+    for draws, state, worst_amount, expected in (
+        (1, "running", 0, []),
+        (2**50, "running", 0, [finding]),
+        (2**50, "stopped", 1, [finding]),
+        (2**50, "stopped", 0, []),
+    ):
+        owes = replace(publication.owes, draws=draws).to_json()
+        changed = replace(publication, obligations=owes, state=state, worst_amount=Decimal(worst_amount))
+        columns = {name: getattr(changed, name) for name in ("obligations", "state", "worst_amount")}
+        digests = {"obligations_digest": publications.owed(changed), "seal": publications.sealed(changed)}
+        connection.execute(update(tables.publications).values(columns | digests))
         assert [each for each in verify(connection, isolated=False).findings if "draws" in each] == expected

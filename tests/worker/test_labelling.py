@@ -16,6 +16,7 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.publishing.commit import charges_otherwise
 from service.publishing.confirmation import Confirmer
 from service.store import labels, parts, publications, releases, tables
+from service.store.charges import newest
 from service.store.database import Database
 from service.store.due_steps import due_steps
 from tests.conftest import World
@@ -186,6 +187,9 @@ def test_who_did_not_pay_on_arrival_is_found(bench: Bench):
     answer_all(bench)
     bench.publish_all()
     with bench.database.transaction() as connection:
+        other = replace(bench.now(), id=bench.identity + 1)
+        assert newest(connection, bench.now()) is not None
+        assert newest(connection, other) is None, "nobody pays for another publication"
         owed = bench.now().obligations
         dearer = owed["charging"] | {"event": owed["charging"]["event"] | {"scale": 0.01}}
         connection.execute(update(tables.publications).values(obligations=owed | {"charging": dearer}))
