@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 from service.ledger import high_water_mark, open_entry
 from service.ledger.verify import arrivals
 from service.mechanisms.histogram import LinearQuery
+from service.mechanisms.linear_queries.mechanism import LinearQueries
 from service.publishing import answering, instances
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
@@ -206,6 +207,29 @@ def test_with_a_threshold_from_a_backup_nothing_is_compared_even_before_a_worker
     charged = bench.charges()
     assert not bench.ask(bench.answerer(), share(0))[0].measured
     assert bench.charges() == charged
+
+
+@pytest.mark.parametrize("against", ["its mark", "a finding"])
+def test_what_is_found_against_it_while_a_query_is_measured_stops_the_commit(bench: Bench, monkeypatch, against):
+    true = LinearQueries.measure
+
+    def measure(self, *args):
+        with bench.database.transaction() as connection:
+            stream = streams.get(connection, bench.now().stream_id)
+            if against == "a finding":
+                streams.distrust(connection, stream, "for a test")
+            else:
+                mark = high_water_mark.marks(connection, [stream])[stream.log]
+                high_water_mark.write(bench.files, stream.log, replace(mark, charges=mark.charges + 2, head="0" * 64))
+        return true(self, *args)
+
+    monkeypatch.setattr(LinearQueries, "measure", measure)
+    monkeypatch.setattr(answering, "SECONDS_TO_CONFIRM", 0.0)
+    charged, identity = bench.charges(), bench.now().stream_id
+    assert not bench.ask(bench.answerer(), share(0))[0].measured
+    assert (bench.charges(), bench.now().version) == (charged, 0)
+    with bench.database.transaction() as connection:  # others look at all streams
+        connection.execute(update(tables.streams).where(tables.streams.c.id == identity).values(distrusted=None))
 
 
 def test_before_the_first_records_are_there_nobody_knows_anything(settings: Settings, database: Database):

@@ -69,3 +69,22 @@ def a_query_that_is_charged_otherwise_than_is_owed() -> None:
     from service.publishing import instances
 
     rewrite(instances._trusted, ("or charges_otherwise(publication, mechanism)", ""))
+
+
+_MEANWHILE = f"{_ANSWERING}::test_what_is_found_against_it_while_a_query_is_measured_stops_the_commit"
+
+
+@bug(f"{_MEANWHILE}[its mark]")
+def an_answer_that_is_committed_to_an_older_database() -> None:
+    """The mark has come further since the query was compared, and the answer is charged a second time."""
+    from service.publishing import instances
+
+    rewrite(instances.close, ("        high_water_mark.check(connection, files, mark, stream)\n", ""))
+
+
+@bug(f"{_MEANWHILE}[a finding]")
+def an_answer_that_is_charged_in_a_broken_ledger() -> None:
+    """The ledger was found to be broken after the query was compared."""
+    from service.publishing import instances
+
+    rewrite(instances.close, ("        check(entry)\n", ""))

@@ -283,3 +283,11 @@ def a_lost_lease_that_counts_as_held() -> None:
     from service.worker.leases import LeaseKeeper
 
     rewrite(LeaseKeeper._renew, ("del self._held[lease.resource]", "pass"))
+
+
+@bug("tests/worker/test_dropping.py::test_what_the_last_of_several_publications_needs_is_kept")
+def a_segment_that_is_dropped_though_its_last_records_are_needed() -> None:
+    """A publication that is in the middle of a segment misses the rest of it."""
+    from service.store import retention
+
+    rewrite(retention.drop_unneeded, ("if each.stop <= floor", "if each.start <= floor"))
