@@ -58,7 +58,7 @@ def test_neighbours_never_move_statistics_further(case, m, log_scale, intercept,
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_no_sum_is_longer_than_its_rounding_is_reckoned_for(case, intercept):
-    """That of records which are alike and as long as they may be."""
+    """The sum is longest where all records are alike and as long as they may be."""
     one, n = learner(*case, intercept=intercept), 500
     longest = Records(x=np.tile([100.0, 0.0, 0.0], (n, 1)), y=np.ones(n))
     largest = one.perturbation(Currency.ZCDP, RHO, n).largest

@@ -100,7 +100,7 @@ def blocks_that_are_added_twice() -> None:
 
 @bug("tests/worker/test_erasing.py::test_erased_records_contribute_nothing_and_their_bytes_go")
 def erased_records_that_a_fit_reads_if_it_begins_among_them() -> None:
-    """What was erased from before a fit's first record on is fitted by it."""
+    """A fit that begins in the middle of an erased range reads the rest of that range."""
     from service.store import segments
 
     rewrite(segments.located, ("(max(start, low), min(stop, high))", "(low, min(stop, high))"))

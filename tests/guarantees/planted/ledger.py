@@ -250,7 +250,7 @@ def fits_that_are_charged_to_evaluation_slots() -> None:
 
 @bug("tests/store/test_spending.py::test_verify_finds_draws_that_add_too_much_to_a_budget_in_rho")
 def draws_that_a_stop_gives_back() -> None:
-    """Whoever stops and starts publications adds as much to δ as they like."""
+    """An operator who stops and starts publications adds to δ without bound."""
     from service.ledger import reservations
 
     rewrite(reservations.drawn, ('each.state == "running" or each.worst_amount', 'each.state == "running"'))
@@ -278,3 +278,11 @@ def the_newest_charge_of_any_publication() -> None:
     from service.store import charges
 
     rewrite(charges.newest, (", charges.c.publication_id == publication.id", ""))
+
+
+@bug("tests/store/test_spending.py::test_each_kind_of_slots_holds_the_whole_budget_by_itself")
+def an_evaluation_that_is_admitted_by_what_fits_leave() -> None:
+    """Evaluations start as long as training slots have budget, whatever evaluation slots have spent."""
+    from service.ledger import admission
+
+    rewrite(admission.admit, ("new.start, new.obligations.slots", "new.start"))
