@@ -16,6 +16,7 @@ from service.mechanisms.histogram import LinearQuery
 from service.mechanisms.linear_queries.mechanism import LinearQueries
 from service.publishing import answering, instances
 from service.publishing.answering import Answer, Answerer
+from service.publishing.confirmation import Confirmer
 from service.settings import Settings
 from service.store import publications, releases, segments, streams, tables
 from service.store.database import Database
@@ -105,6 +106,19 @@ def test_records_that_arrive_between_comparison_and_commit_pay_and_are_not_count
     assert (bench.open().instance.opened, bench.open().paid) == (40, 50)
     bench.all_is_well()
     assert bench.ask(answerer, share(5))[0].time == 50
+
+
+def test_records_whose_charge_is_not_confirmed_are_not_compared(bench: Bench, monkeypatch):
+    monkeypatch.setattr(answering, "SECONDS_TO_CONFIRM", 0.0)
+    answerer = bench.answerer()
+    assert bench.ask(answerer, share(2))[0].measured
+    with monkeypatch.context() as patch:
+        patch.setattr(Confirmer, "_confirm", lambda *_: None)
+        bench.arrive(*[5] * 10)
+        bench.count_in()
+        assert not bench.ask(answerer, share(2))[0].measured
+    bench.publisher._confirmer.confirm(bench.now().stream_id)
+    assert bench.ask(answerer, share(2))[0].measured
 
 
 def test_what_is_erased_counts_no_more(bench: Bench):

@@ -88,3 +88,15 @@ def an_answer_that_is_charged_in_a_broken_ledger() -> None:
     from service.publishing import instances
 
     rewrite(instances.close, ("        check(entry)\n", ""))
+
+
+@bug(f"{_ANSWERING}::test_records_whose_charge_is_not_confirmed_are_not_compared")
+def records_that_are_compared_before_their_charge_is_confirmed() -> None:
+    """A failover takes the charge back, and not what was answered."""
+    from service.store import publications
+
+    publications._SEE = (
+        publications.select_all()
+        .add_columns(~publications._UNRELEASED.exists(), publications._ERASURE.scalar_subquery())
+        .where(publications.publications.c.id == publications.bindparam("publication"))
+    )
