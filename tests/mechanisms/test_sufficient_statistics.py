@@ -55,6 +55,16 @@ def test_neighbours_never_move_statistics_further(case, m, log_scale, intercept,
     assert moved(one, Records(x=x, y=y), Records(x=other_x[keep], y=other_y[keep]), m + 2) <= 1.0
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_no_sum_is_longer_than_its_rounding_is_reckoned_for(case, intercept):
+    """The sum is longest where all records are alike and as long as they may be."""
+    one, n = learner(*case, intercept=intercept), 500
+    longest = Records(x=np.tile([100.0, 0.0, 0.0], (n, 1)), y=np.ones(n))
+    largest = one.perturbation(Currency.ZCDP, RHO, n).largest
+    assert largest / 2 < np.linalg.norm(one.statistics(longest, n)) <= largest
+
+
 @pytest.mark.parametrize("n", [1, 1000])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("case", CASES)

@@ -260,10 +260,10 @@ class Signs:
         return Predictions(labels=(x[:, 0] > 0).astype(int), confidences=np.full(len(x), 0.9))
 
 
-def first_slots(contents):
-    """Return records of one unit in slots 0, 1, …, those with content None gone."""
-    slots = np.array([place for place, each in enumerate(contents) if each is not None], dtype=np.int64)
-    return replace(of_one_unit(contents), slots=slots)
+def first_slots(contents, start, end):
+    """Return records of one unit in slots 0, 1, … of a range, those with content None gone."""
+    slots = [slot for slot, each in enumerate(contents) if each is not None and start <= slot < end]
+    return replace(of_one_unit(contents[start:end]), slots=np.array(slots, dtype=np.int64))
 
 
 @pytest.mark.parametrize("mechanism", [SCALES, EVALUATION], ids=lambda each: each["kind"])
@@ -272,13 +272,16 @@ def test_all_records_of_a_unit_together_move_counts_as_far_as_one(monkeypatch, m
     monkeypatch.setattr(
         "service.privacy.noise.counts.discrete_gaussian", lambda variance, size: np.zeros(size, np.int64)
     )
+    monkeypatch.setattr("service.mechanisms.evaluation.mechanism.AT_ONCE", 1)  # no unit may come in several pieces
     built = made(mechanism, None, unit={"max_records": 3})
     if mechanism is EVALUATION:
         built = replace(built, models=Signs())
     change = built.change if mechanism is SCALES else built.counts.change
 
     def counts(contents):
-        (release,) = built.step(built.next_time(0), (), 1, lambda start, end: first_slots(contents)).releases
+        (release,) = built.step(
+            built.next_time(0), (), 1, lambda start, end: first_slots(contents, start, end)
+        ).releases
         return release.parameters
 
     tables = [counts(each) for each in product([*CORNERS, None], repeat=3)]

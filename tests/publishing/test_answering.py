@@ -7,14 +7,16 @@ from random import Random
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, text, update
+from sqlalchemy import Table, delete, text, update
 from sqlalchemy.engine import make_url
 
 from service.ledger import high_water_mark, open_entry
 from service.ledger.verify import arrivals
 from service.mechanisms.histogram import LinearQuery
+from service.mechanisms.linear_queries.mechanism import LinearQueries
 from service.publishing import answering, instances
 from service.publishing.answering import Answer, Answerer
+from service.publishing.confirmation import Confirmer
 from service.settings import Settings
 from service.store import publications, releases, segments, streams, tables
 from service.store.database import Database
@@ -106,6 +108,19 @@ def test_records_that_arrive_between_comparison_and_commit_pay_and_are_not_count
     assert bench.ask(answerer, share(5))[0].time == 50
 
 
+def test_records_whose_charge_is_not_confirmed_are_not_compared(bench: Bench, monkeypatch):
+    monkeypatch.setattr(answering, "SECONDS_TO_CONFIRM", 0.0)
+    answerer = bench.answerer()
+    assert bench.ask(answerer, share(2))[0].measured
+    with monkeypatch.context() as patch:
+        patch.setattr(Confirmer, "_confirm", lambda *_: None)
+        bench.arrive(*[5] * 10)
+        bench.count_in()
+        assert not bench.ask(answerer, share(2))[0].measured
+    bench.publisher._confirmer.confirm(bench.now().stream_id)
+    assert bench.ask(answerer, share(2))[0].measured
+
+
 def test_what_is_erased_counts_no_more(bench: Bench):
     answerer = bench.answerer()
     assert bench.ask(answerer, EVERY)[0].answer == pytest.approx(1, abs=ALPHA)
@@ -168,6 +183,32 @@ def test_with_a_threshold_that_is_not_as_it_was_left_nothing_is_compared(bench: 
     assert bench.now().state == "halted"
 
 
+def test_while_something_is_known_against_it_nothing_is_compared(bench: Bench):
+    answerer, now = bench.answerer(), bench.now()
+    held = answerer._keep(now)
+
+    def compares(table: Table, anew: bool, **values: object) -> bool:
+        identity = now.id if table is tables.publications else now.stream_id
+        with bench.database.transaction() as connection:
+            connection.execute(update(table).where(table.c.id == identity).values(values))
+        if anew:  # nobody looks for a change of what never changes
+            held.forget_records()
+        return bench.ask(answerer, share(2))[0].measured
+
+    other = now.obligations | {"charging": {"when": "release"}}
+    forged = {"obligations": other, "obligations_digest": publications.owed(replace(now, obligations=other))}
+    true = {"obligations": now.obligations, "obligations_digest": now.obligations_digest}
+    assert compares(tables.streams, False, distrusted=None)
+    for table, wrong, right in (
+        (tables.streams, {"distrusted": "for a test"}, {"distrusted": None}),
+        (tables.publications, {"plan": {}}, {"plan": now.plan}),
+        (tables.publications, forged, true),
+    ):
+        anew = table is tables.publications
+        assert not compares(table, anew, **wrong), wrong
+        assert compares(table, anew, **right)
+
+
 def test_with_a_threshold_from_a_backup_nothing_is_compared_even_before_a_worker_looks(bench: Bench):
     """A query was hard by it, and the ledger has forgotten that: the mark, written by a worker since, has not."""
     with bench.database.transaction() as connection:
@@ -180,6 +221,29 @@ def test_with_a_threshold_from_a_backup_nothing_is_compared_even_before_a_worker
     charged = bench.charges()
     assert not bench.ask(bench.answerer(), share(0))[0].measured
     assert bench.charges() == charged
+
+
+@pytest.mark.parametrize("against", ["its mark", "a finding"])
+def test_what_is_found_against_it_while_a_query_is_measured_stops_the_commit(bench: Bench, monkeypatch, against):
+    true = LinearQueries.measure
+
+    def measure(self, *args):
+        with bench.database.transaction() as connection:
+            stream = streams.get(connection, bench.now().stream_id)
+            if against == "a finding":
+                streams.distrust(connection, stream, "for a test")
+            else:
+                mark = high_water_mark.marks(connection, [stream])[stream.log]
+                high_water_mark.write(bench.files, stream.log, replace(mark, charges=mark.charges + 2, head="0" * 64))
+        return true(self, *args)
+
+    monkeypatch.setattr(LinearQueries, "measure", measure)
+    monkeypatch.setattr(answering, "SECONDS_TO_CONFIRM", 0.0)
+    charged, identity = bench.charges(), bench.now().stream_id
+    assert not bench.ask(bench.answerer(), share(0))[0].measured
+    assert (bench.charges(), bench.now().version) == (charged, 0)
+    with bench.database.transaction() as connection:  # others look at all streams
+        connection.execute(update(tables.streams).where(tables.streams.c.id == identity).values(distrusted=None))
 
 
 def test_before_the_first_records_are_there_nobody_knows_anything(settings: Settings, database: Database):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import accumulate
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, func, select, update
@@ -37,16 +38,14 @@ def connection(world: World) -> Iterator[Connection]:
     database.close()
 
 
-def make(
-    connection: Connection, name: str, *, delta: str = "0", start: int = 0, slots: Slots = Slots.TRAINING
-) -> publications.Publication:
+def described(name: str, *, delta: str = "0", start: int = 0, slots: Slots = Slots.TRAINING) -> NewPublication:
     with_delta = {"epsilon": Decimal("0.5"), "delta": Decimal(delta), "kind": "zcdp" if delta != "0" else "pure"}
     configuration = {
         "mechanism": {"kind": "evaluation" if slots is Slots.EVALUATION else "independent_batches"},
         "privacy": {"epsilon": 0.5, "delta": float(delta)},
         "publish_delay": 0,
     }
-    new = NewPublication(
+    return NewPublication(
         name=name,
         start=start,
         configuration=configuration,
@@ -56,7 +55,10 @@ def make(
         publish_delay=Decimal(0),
         **with_delta,
     )
-    return publications.create(connection, 1, new)
+
+
+def make(connection: Connection, name: str, **settings: Any) -> publications.Publication:
+    return publications.create(connection, 1, described(name, **settings))
 
 
 def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float]) -> None:
@@ -283,6 +285,8 @@ def test_each_kind_of_slots_holds_the_whole_budget_by_itself(connection: Connect
     admission.check(connection, stream, cap, 100, Slots.TRAINING)
     with pytest.raises(BudgetExceeded):
         admission.check(connection, stream, cap, 100, Slots.EVALUATION)
+    with pytest.raises(BudgetExceeded):
+        open_ledger(connection, 1).admit(described("more", delta="1e-6", start=100, slots=Slots.EVALUATION))
     connection.execute(update(tables.streams).values(records=0, confirmed_charges=0))
     assert verify(connection, isolated=False).findings == []
 
@@ -315,9 +319,15 @@ def test_verify_finds_draws_that_add_too_much_to_a_budget_in_rho(connection: Con
     )
     publication = make(connection, "p", delta="1e-6")
     finding = f"stream {stream.name}: its publications' draws add more to delta than the budget leaves room for"
-    for draws, expected in ((1, []), (2**50, [finding])):
-        owes = replace(publication.owes, draws=draws)
-        changed = replace(publication, obligations=owes.to_json())
-        digest = publications.owed(changed)
-        connection.execute(update(tables.publications).values(obligations=owes.to_json(), obligations_digest=digest))
+    for draws, state, worst_amount, expected in (
+        (1, "running", 0, []),
+        (2**50, "running", 0, [finding]),
+        (2**50, "stopped", 1, [finding]),
+        (2**50, "stopped", 0, []),
+    ):
+        owes = replace(publication.owes, draws=draws).to_json()
+        changed = replace(publication, obligations=owes, state=state, worst_amount=Decimal(worst_amount))
+        columns = {name: getattr(changed, name) for name in ("obligations", "state", "worst_amount")}
+        digests = {"obligations_digest": publications.owed(changed), "seal": publications.sealed(changed)}
+        connection.execute(update(tables.publications).values(columns | digests))
         assert [each for each in verify(connection, isolated=False).findings if "draws" in each] == expected

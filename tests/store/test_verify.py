@@ -168,6 +168,7 @@ LEAST = (
     .limit(1)
     .scalar_subquery()
 )
+NOISE = "releases.noise::jsonb"
 CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables.spent, tables.publications
 
 
@@ -210,6 +211,11 @@ CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables
         (update(PUBLICATIONS).values(configuration=text("""'{"privacy": {"epsilon": 5, "delta": 0}}'""")), "guarantee"),
         (update(PUBLICATIONS).values(configuration={}), "what was never written there"),
         (update(PUBLICATIONS).values(epsilon=Decimal("1.01")), "another guarantee than is reserved for it"),
+        (
+            update(PUBLICATIONS).where(PUBLICATIONS.c.delta > 0).values(delta=PUBLICATIONS.c.delta / 2),
+            "another guarantee than is reserved for it",
+        ),
+        (update(PUBLICATIONS).where(PUBLICATIONS.c.delta == 0).values(kind="zcdp"), "is not that of its delta"),
         (update(PUBLICATIONS).values(state="stopped"), "it is not as it was left"),
         (update(PUBLICATIONS).values(plan={}), "what it promises"),
         (update(PUBLICATIONS).values(obligations={}), "its obligations are not what their digest is of"),
@@ -225,6 +231,19 @@ CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables
         (update(CHARGES).where(CHARGES.c.id == 3).values(epsilon=float("nan"), delta=0, rho=None), "3: its hash"),
         (update(CHARGES).where(CHARGES.c.id == 3).values(epsilon=float("inf"), delta=0, rho=None), "3: its hash"),
         (update(CHARGES).where(CHARGES.c.id == 3).values(stop=2**60), "charge 3: its hash"),
+        (
+            update(CHARGES).where(CHARGES.c.rho.isnot(None)).values(epsilon=CHARGES.c.rho, delta=0, rho=None),
+            "not in the publication's currency",
+        ),
+        (delete(CHARGES).where(CHARGES.c.id == 2), "charge 2 is missing before it"),
+        (update(RELEASES).where(RELEASES.c.number > 1).values(number=RELEASES.c.number + 99), "release 2 of the"),
+        (update(RELEASES).values(number=100 - RELEASES.c.number), "not after that of the version before"),
+        (update(RELEASES).where(RELEASES.c.version == 1).values(fit_stop=9), "its charge is not on the records"),
+        (update(RELEASES).values(noise=text(f"jsonb_set({NOISE}, '{{dimension}}', '1')::json")), "not as long as"),
+        (update(SPENT).values(amount=99), "more is spent than is reserved"),
+        (update(PUBLICATIONS).values(latest=99), "it was the newest one, and is missing or another"),
+        (update(tables.streams).values(confirmed_charges=1, visible_epsilon=99), "what is shown as spent is not"),
+        (delete(tables.shown).where(tables.shown.c.publication_id == 1), "nothing is shown of the publication"),
         (update(CHARGES).where(CHARGES.c.id == 3).values(charged_at=text("'infinity'")), "was never written there"),
         (update(SPENT).values(amount=Decimal("NaN")), "what was never written there"),
         (

@@ -14,7 +14,8 @@ from service.ledger.verify import verify
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.privacy.accounting.composition import PrivacyLoss, Slots
-from service.publishing.evaluated import with_models
+from service.publishing.confirmation import Confirmer
+from service.publishing.evaluated import ReleasedModels, with_models
 from service.store import erasing, publications, releases, tables
 from service.store.publications import NewPublication
 from service.worker.turn import Turn
@@ -138,12 +139,17 @@ def test_a_block_waits_until_every_publication_has_passed_its_first_slot(bench: 
     assert versions(bench, evaluation) == [[None], [1]]
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("state", ["stopped", "halted"])
-def test_of_a_publication_that_has_ended_the_newest_model_is_counted(bench: Bench, state):
-    bench.publish_all()
+def test_of_a_publication_that_has_ended_the_newest_model_is_counted(bench: Bench, monkeypatch, state):
+    with monkeypatch.context() as patched:
+        patched.setattr(Confirmer, "confirm", lambda *_: None)
+        bench.publish_all()
     with bench.database.transaction() as connection:
         open_entry(connection, bench.now()).end(state, "because" if state == "halted" else None)
+    models = ReleasedModels(database=bench.database, stream=bench.stream())
+    assert not models.progress("p", 40).ended, "until its releases are confirmed"
+    bench.shop().audit.confirm()
+    assert models.progress("p", 40).ended
     evaluation = evaluate(bench)
     number(bench.database, bench.files, bench.stream().id, columns(40, 100))
     bench.publish_all()

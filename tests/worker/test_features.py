@@ -2,19 +2,22 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import func, update
 
 from service.ledger import open_entry
 from service.ledger.verify import verify
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.publishing import confirmation
-from service.store import parked, publications, releases
+from service.store import parked, publications, releases, tables
 from service.store.due_steps import due_steps
 from service.store.publications import NewPublication
 from service.streams.schema import StreamSchema
@@ -144,6 +147,11 @@ def test_the_tick_of_a_fit_that_waited_counts_from_the_release_of_its_features(b
     assert len(waiting) == 5
     assert {each.tick.timestamp() % 3600 for each in waiting} == {0}
     assert all(3600 <= (each.tick - made.published_at).total_seconds() < 7200 for each in waiting)
+    with bench.database.transaction() as connection:  # as if all but the features had been there for long
+        connection.execute(update(tables.entries).values(numbered_at=func.to_timestamp(0)))
+        old = replace(of(bench, models), created_at=made.published_at - timedelta(days=1))
+        tick, _ = parked.tick_of(connection, old, 20)
+    assert tick == waiting[-1].tick
 
 
 def test_features_of_another_publication_than_was_promised_are_refused(bench: Bench):

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,12 @@ from sqlalchemy import delete, func, select, update
 from service.ledger import charging
 from service.ledger.verify import verify
 from service.mechanisms.active_learning.active_gradient import ActiveGradient
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.publishing.commit import charges_otherwise
 from service.publishing.confirmation import Confirmer
 from service.store import labels, parts, publications, releases, tables
+from service.store.charges import newest
 from service.store.database import Database
 from service.store.due_steps import due_steps
 from service.worker import fits
@@ -169,7 +174,8 @@ def test_coins_that_are_lost_are_never_tossed_again(bench: Bench, gone):
     assert bench.counts() == (0, 1)
 
 
-def test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it(bench: Bench):
+@pytest.mark.parametrize("changed", [{"stop": tables.charges.c.stop - 1}, {"epsilon": 1.0}], ids=["stop", "amount"])
+def test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it(bench: Bench, changed):
     bench.publish_all()
     answer_all(bench)
     publisher = bench.publisher()
@@ -178,7 +184,7 @@ def test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it(be
     owner = Database(bench.world.settings.migration_url)
     with owner.transaction() as connection:
         connection.exec_driver_sql(f"ALTER TABLE {charges} DISABLE TRIGGER append_only")
-        connection.execute(update(tables.charges).values(stop=tables.charges.c.stop - 1))
+        connection.execute(update(tables.charges).values(changed))
         connection.exec_driver_sql(f"ALTER TABLE {charges} ENABLE ALWAYS TRIGGER append_only")
     owner.close()
     assert publisher.step(threading.Event())
@@ -193,6 +199,9 @@ def test_who_did_not_pay_on_arrival_is_found(bench: Bench):
     answer_all(bench)
     bench.publish_all()
     with bench.database.transaction() as connection:
+        other = replace(bench.now(), id=bench.identity + 1)
+        assert newest(connection, bench.now()) is not None
+        assert newest(connection, other) is None, "nobody pays for another publication"
         owed = bench.now().obligations
         dearer = owed["charging"] | {"event": owed["charging"]["event"] | {"scale": 0.01}}
         connection.execute(update(tables.publications).values(obligations=owed | {"charging": dearer}))
@@ -201,6 +210,12 @@ def test_who_did_not_pay_on_arrival_is_found(bench: Bench):
 
 def test_whose_mechanism_charges_otherwise_than_it_owes_goes_no_further(bench: Bench):
     """Obligations of which every digest is right, and which are another mechanism's."""
+    publication, stream = bench.now(), bench.stream()
+    settings = PublicationConfiguration.model_validate(publication.configuration)
+    mechanism = build(stream.parsed_schema, settings)
+    for changed in ({"slots": "evaluation"}, {"charging": {"when": "release"}}):
+        other = replace(publication, obligations=publication.obligations | changed)
+        assert (charges_otherwise(publication, mechanism), charges_otherwise(other, mechanism)) == (False, True)
     with bench.database.transaction() as connection:
         owed = bench.now().obligations | {"charging": {"when": "release"}}
         connection.execute(update(tables.publications).values(obligations=owed))

@@ -160,12 +160,15 @@ def small(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 def test_blocks_hold_the_records_of_their_range(small: Bench):
+    cuts = sums.cut(190, FEATURES)
+    edge = 20 + cuts[0][1]
     with small.database.transaction() as connection:
-        segments.erase(connection, small.stream().id, 70, 120)
+        for erased in ((70, 120), (edge - 1, edge + 1)):  # one slot on each side of an edge, too
+            segments.erase(connection, small.stream().id, *erased)
     whole = read_records(small.database, small.files, small.stream(), 0, 20, 210)
     blocks = opened(small, 20, 210)
-    parts = [blocks.read(start, stop) for start, stop in sums.cut(blocks.slots, FEATURES)]
-    assert (len(parts), len(whole.y)) == (12, 140)
+    parts = [blocks.read(start, stop) for start, stop in cuts]
+    assert (len(parts), len(whole.y)) == (12, 138)
     for name in ("x", "y", "slots"):
         assert np.array_equal(np.concatenate([getattr(each, name) for each in parts]), getattr(whole, name))
 

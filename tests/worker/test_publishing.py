@@ -7,10 +7,18 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from sqlalchemy import func, update
+from sqlalchemy import func, select, update
 
 from service.learners.output_perturbation import OutputPerturbation
-from service.ledger import charging, open_entry, reservations, spending
+from service.ledger import (
+    charging,
+    open_entry,
+    open_free_ledgers,
+    open_leased_entry,
+    open_ledger,
+    reservations,
+    spending,
+)
 from service.store import charges, leases, publications, releases, segments, streams, tables
 from service.store.publications import NewPublication
 from service.store.rows import Rows
@@ -52,6 +60,34 @@ def test_every_release_has_its_charge_and_every_step_is_published_once(bench: Be
         charged = sum(Fraction(each["epsilon"]) for each in pages if each["start"] <= record < each["end"])
         (spent,) = [spent for start, end, spent in ranges if start <= record < end]
         assert spent.epsilon == charged <= 1
+
+
+def locked(bench: Bench) -> set[str]:
+    """Return the tables of which somebody has locked a row."""
+    of_ledger = (tables.leases, tables.streams, tables.publications)
+    with bench.database.transaction() as connection:
+        rows = {each: len(connection.execute(select(each)).all()) for each in of_ledger}
+        free = {each: len(connection.execute(select(each).with_for_update(skip_locked=True)).all()) for each in rows}
+    return {each.name for each in rows if free[each] < rows[each]}
+
+
+def test_every_door_to_the_ledger_locks_what_it_says(bench: Bench):
+    publication, stream = bench.now(), bench.stream().id
+    with bench.database.transaction() as connection:
+        lease = leases.take(connection, leases.publication(bench.identity), owner="test", seconds=600)
+    for door, rows in (
+        (lambda connection: open_ledger(connection, stream), {"streams"}),
+        (lambda connection: open_free_ledgers(connection, [stream]), {"streams"}),
+        (lambda connection: open_entry(connection, publication), {"streams", "publications"}),
+        (
+            lambda connection: open_leased_entry(connection, bench.identity, lease),
+            {"leases", "streams", "publications"},
+        ),
+        (lambda connection: leases.check(connection, lease), {"leases"}),
+    ):
+        with bench.database.transaction() as connection:
+            door(connection)
+            assert locked(bench) == rows
 
 
 @pytest.mark.parametrize("function", ["ledger.append", "releases.append", "publications.move"])

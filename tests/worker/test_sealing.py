@@ -268,6 +268,9 @@ def test_who_takes_its_own_lease_again_has_lost_the_one_before(bench: Bench):
         leases.check(connection, second)
         with pytest.raises(leases.LeaseLost):
             leases.check(connection, first)
+        assert leases.renew(connection, [first, second], seconds=60) == [first]
+        leases.release(connection, first)
+        leases.check(connection, second)
 
 
 def test_a_halted_stream_numbers_nothing_that_was_under_way(bench: Bench, monkeypatch):

@@ -203,6 +203,7 @@ def test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern(bench: Bench
         assert records.slots.tolist() == [0, 1, 4]
         assert records.weights.tolist() == [0.5 - 2**-54, 1.0, 1.0]
         assert records.units == 3
+        assert records.pattern.counting.tolist() == [True, True, False, True, True, False], "erased or not"
         bench.successor().step(wait_milliseconds=10)  # deletes the bytes
     assert stored(bench)["counts"].tolist() == [1, 1, 0, 1, 1, 0]
     with bench.database.transaction() as connection:

@@ -29,6 +29,7 @@ from tests.guarantees.planted import (
     unit_audits,
     units,
     verifying,
+    walks,
     worker,
 )
 from tests.guarantees.planted.bug import BUGS
@@ -59,5 +60,6 @@ __all__ = [
     "unit_audits",
     "units",
     "verifying",
+    "walks",
     "worker",
 ]

@@ -53,3 +53,50 @@ def a_threshold_that_is_not_as_it_was_left() -> None:
     from service.publishing import instances
 
     rewrite(instances._trusted, ("or not remembers(publication, mechanism, memory)", ""))
+
+
+@bug(f"{_ANSWERING}::test_while_something_is_known_against_it_nothing_is_compared")
+def a_distrusted_stream_whose_records_are_compared() -> None:
+    """Queries go on to be measured though the ledger that they are charged in was found to be broken."""
+    from service.publishing import instances
+
+    rewrite(instances._trusted, ("or publication.distrusted is not None", ""))
+
+
+@bug(f"{_ANSWERING}::test_while_something_is_known_against_it_nothing_is_compared")
+def a_query_that_is_charged_otherwise_than_is_owed() -> None:
+    """A histogram's publication compares on, though its obligations are those of another mechanism."""
+    from service.publishing import instances
+
+    rewrite(instances._trusted, ("or charges_otherwise(publication, mechanism)", ""))
+
+
+_MEANWHILE = f"{_ANSWERING}::test_what_is_found_against_it_while_a_query_is_measured_stops_the_commit"
+
+
+@bug(f"{_MEANWHILE}[its mark]")
+def an_answer_that_is_committed_to_an_older_database() -> None:
+    """The mark has come further since the query was compared, and the answer is charged a second time."""
+    from service.publishing import instances
+
+    rewrite(instances.close, ("        high_water_mark.check(connection, files, mark, stream)\n", ""))
+
+
+@bug(f"{_MEANWHILE}[a finding]")
+def an_answer_that_is_charged_in_a_broken_ledger() -> None:
+    """The ledger was found to be broken after the query was compared."""
+    from service.publishing import instances
+
+    rewrite(instances.close, ("        check(entry)\n", ""))
+
+
+@bug(f"{_ANSWERING}::test_records_whose_charge_is_not_confirmed_are_not_compared")
+def records_that_are_compared_before_their_charge_is_confirmed() -> None:
+    """A failover takes the charge back, and not what was answered."""
+    from service.store import publications
+
+    publications._SEE = (
+        publications.select_all()
+        .add_columns(~publications._UNRELEASED.exists(), publications._ERASURE.scalar_subquery())
+        .where(publications.publications.c.id == publications.bindparam("publication"))
+    )

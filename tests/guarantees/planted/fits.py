@@ -96,3 +96,27 @@ def blocks_that_are_added_twice() -> None:
     from service.worker.dask_blocks import DaskBlocks
 
     rewrite(DaskBlocks.add_up, ("left.remove(group)", "pass"))
+
+
+@bug("tests/worker/test_erasing.py::test_erased_records_contribute_nothing_and_their_bytes_go")
+def erased_records_that_a_fit_reads_if_it_begins_among_them() -> None:
+    """A fit that begins in the middle of an erased range reads the rest of that range."""
+    from service.store import segments
+
+    rewrite(segments.located, ("(max(start, low), min(stop, high))", "(low, min(stop, high))"))
+
+
+@bug("tests/worker/test_large_fits.py::test_blocks_hold_the_records_of_their_range")
+def an_erased_record_at_the_edge_of_a_block() -> None:
+    """The last record of an erased range is fitted where it is the first of a block."""
+    from service.publishing import blocks
+
+    rewrite(blocks.part_of, ("high > start)", "high > start + 1)"))
+
+
+@bug("tests/worker/test_units.py::test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern")
+def a_pattern_without_erased_records() -> None:
+    """Which slots have a coin depends on whether their records are there."""
+    from service.publishing import records
+
+    rewrite(records.load, ("pattern.counting.copy()", "pattern.counting"))

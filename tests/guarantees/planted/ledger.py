@@ -246,3 +246,43 @@ def fits_that_are_charged_to_evaluation_slots() -> None:
     from service.ledger.verify import promises
 
     rewrite(promises.of_slots, ("if publication.slots is not expected", "if False"))
+
+
+@bug("tests/store/test_spending.py::test_verify_finds_draws_that_add_too_much_to_a_budget_in_rho")
+def draws_that_a_stop_gives_back() -> None:
+    """An operator who stops and starts publications adds to δ without bound."""
+    from service.ledger import reservations
+
+    rewrite(reservations.drawn, ('each.state == "running" or each.worst_amount', 'each.state == "running"'))
+
+
+@bug("tests/worker/test_publishing.py::test_every_door_to_the_ledger_locks_what_it_says")
+def a_step_that_is_charged_without_the_streams_lock() -> None:
+    """Two publications charge at the same moment, and each adds to the chain that it read."""
+    from service.store import locks
+
+    locks._ALL = locks._ALL.with_for_update(of=(locks.lease_rows, locks.publication_rows))
+
+
+@bug("tests/worker/test_publishing.py::test_every_door_to_the_ledger_locks_what_it_says")
+def a_publication_that_is_ended_without_its_lock() -> None:
+    """It is moved on by somebody else, from what it was."""
+    from service.store import locks
+
+    locks._PUBLICATION = locks.publications.one()
+
+
+@bug("tests/worker/test_labelling.py::test_who_did_not_pay_on_arrival_is_found")
+def the_newest_charge_of_any_publication() -> None:
+    """A model is published for what the records of another publication have paid."""
+    from service.store import charges
+
+    rewrite(charges.newest, (", charges.c.publication_id == publication.id", ""))
+
+
+@bug("tests/store/test_spending.py::test_each_kind_of_slots_holds_the_whole_budget_by_itself")
+def an_evaluation_that_is_admitted_by_what_fits_leave() -> None:
+    """Evaluations start as long as training slots have budget, whatever evaluation slots have spent."""
+    from service.ledger import admission
+
+    rewrite(admission.admit, ("new.start, new.obligations.slots", "new.start"))

@@ -294,3 +294,33 @@ def candidates_whose_window_is_by_the_records() -> None:
         return true(replace(self, candidates=candidates), state, records, *others)
 
     wrap(WindowModel, "advance", advance)
+
+
+@bug(
+    "tests/mechanisms/linear_queries/test_linear_queries.py::"
+    "test_an_instance_opens_only_where_all_of_it_can_be_paid[pure]"
+)
+def an_instance_whose_answer_nobody_can_pay() -> None:
+    """A threshold answers yes, and what it is to be closed by does not fit the cap."""
+    from service.mechanisms.linear_queries.mechanism import LinearQueries
+
+    rewrite(LinearQueries._next, ("spent + opening + answer", "spent + opening"))
+
+
+@bug("tests/mechanisms/test_sufficient_statistics.py::test_no_sum_is_longer_than_its_rounding_is_reckoned_for")
+def rounding_of_one_record_for_all() -> None:
+    """Noise that later blocks take back is for sums as short as those of one record are."""
+    from service.mechanisms.sufficient_statistics import Statistics
+
+    rewrite(Statistics.perturbation, ("MARGIN * records * norm", "MARGIN * norm"))
+
+
+@bug(
+    "tests/mechanisms/online_leader/test_steps_of_a_batch.py::"
+    "test_parts_are_as_even_as_can_be_and_the_noise_is_for_the_longest"
+)
+def rounding_of_no_record_at_all() -> None:
+    """Noise that later steps take back is for sums that no record has a part in."""
+    from service.mechanisms.online_leader.online_gradient import OnlineGradient
+
+    rewrite(OnlineGradient.perturbation, ("MARGIN * records * self.longest + sensitivity", "sensitivity"))

@@ -318,3 +318,30 @@ def leases_of_streams_that_are_elsewhere() -> None:
     from service.worker.sealer import Sealer
 
     rewrite(Sealer._read, ("self._keeper.drop(*mine.values())", "pass"))
+
+
+@bug("tests/worker/test_dropping.py::test_what_the_last_of_several_publications_needs_is_kept")
+def a_segment_that_is_dropped_though_its_last_records_are_needed() -> None:
+    """A publication that is in the middle of a segment misses the rest of it."""
+    from service.store import retention
+
+    rewrite(retention.drop_unneeded, ("if each.stop <= floor", "if each.start <= floor"))
+
+
+_AGAIN = "tests/worker/test_sealing.py::test_who_takes_its_own_lease_again_has_lost_the_one_before"
+
+
+@bug(_AGAIN)
+def a_lost_lease_that_is_renewed() -> None:
+    """A thread goes on to renew a lease that another thread of its worker has taken since."""
+    from service.store import leases
+
+    leases._RENEW = text(str(leases._RENEW).replace("AND leases.epoch = unlocked.epoch", ""))
+
+
+@bug(_AGAIN)
+def a_lost_lease_that_is_given_back() -> None:
+    """A thread gives back what another thread of its worker holds now, and a second worker takes it."""
+    from service.store import leases
+
+    leases._RELEASE = text(str(leases._RELEASE).replace("AND leases.epoch = asked.epoch", ""))

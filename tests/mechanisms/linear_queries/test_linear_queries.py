@@ -173,6 +173,20 @@ def test_a_fixed_number_of_hits_is_had_and_not_one_more(privacy):
         assert answer == run.histogram.shares[2]
 
 
+@both
+def test_an_instance_opens_only_where_all_of_it_can_be_paid(privacy):
+    run = Run(queries(privacy, accuracy=0.9))
+    run.arrive([0] * 20)
+    now, mechanism = opened(run.chain), run.mechanism
+    measurement = mechanism.measure(now, NO_CATEGORY, run.counts, run.histogram)
+    step = mechanism.close(now, measurement, Fraction(0), 1)
+    answer = mechanism._answer_charge(opened(step.chain).instance)
+    whole = sum(map(Fraction, (step.releases[0].charge, step.charges[0].amount, answer)))
+    for left, opens in ((whole, True), (whole - Fraction(1, 2**200), False)):
+        after = mechanism.close(now, measurement, mechanism.capacity - left, 1)
+        assert (opened(after.chain) is not None) is opens
+
+
 def test_what_is_charged_falls_with_the_root_of_the_records_and_a_number_of_hits_keeps_it():
     for settings, ratio in (({"accuracy": 0.5}, 2), ({"hits": 9}, 1)):
         run = Run(queries(PURE, **settings))

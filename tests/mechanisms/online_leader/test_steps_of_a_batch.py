@@ -82,6 +82,7 @@ def test_parts_are_as_even_as_can_be_and_the_noise_is_for_the_longest(sums):
     assert [n for n, _, _ in sums] == [2, 3, 2, 3] * 2
     expected = mechanism.learner.perturbation(mechanism.currency, mechanism.capacity, 3, mechanism.origin, 0)
     assert [each.perturbation for each in released] == [expected] * 2
+    assert expected.largest >= 3 * mechanism.learner.longest, "of a sum, for what rounding adds"
 
 
 def test_slots_that_are_set_aside_count_in_no_part(sums):
