@@ -44,12 +44,11 @@ up: venv
 demo: venv
 	$(BIN)/python -m demo
 
-# Each process has servers of its own; tests of one file stay together, and those of pages, which share a browser. Half of
-# the tests wait most of the time, for a lease, a tick or another process: so there are two processes for each of two cores.
-# With three for each, which all collect the tests and start servers, it took longer. Before them, and beside the lint, all
-# modules of tests are compiled, once instead of in each process. Dozens of programs start, so bytecode is kept, whatever
-# the shell says.
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# Each process has servers of its own; tests of one file stay together, and those of pages, which share a browser. Most of
+# the tests wait half of the time, for a lease, a tick or another process: so there are three processes for each of two
+# cores. Before them, and beside the lint, all modules of tests are compiled, once instead of in each process. Dozens of
+# programs start, so bytecode is kept, whatever the shell says.
+PYTEST := $(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder
 test:
 	$(MAKE) --no-print-directory --jobs 2 venv programs
 	$(MAKE) --no-print-directory --jobs 2 check most

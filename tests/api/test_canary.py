@@ -211,7 +211,6 @@ def dying(doors: Doors) -> None:
         doors.up.await_ready()
 
 
-@pytest.mark.more
 def test_records_and_what_clients_say_are_nowhere_but_in_their_places(doors: Doors):
     leaks, places = {}, {}
     for path in (each for each in doors.up.folder.rglob("*") if each.is_file()):

@@ -186,6 +186,7 @@ def test_refused_messages_are_set_aside_whatever_is_killed(service: Service, cli
     assert "is not JSON" in letter.headers["Perennial-Reason"] or "features" in letter.headers["Perennial-Reason"]
 
 
+@pytest.mark.more
 def test_a_bridge_that_is_killed_while_it_works_loses_and_doubles_nothing(
     service: Service, client, jetstream, arguments, bridge
 ):

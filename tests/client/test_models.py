@@ -32,6 +32,7 @@ def case(request, models):
     return models[request.param], records(request.param[1], 2), request.param
 
 
+@pytest.mark.more
 def test_predictions_are_the_services(service: Service, case):
     model, x, _ = case
     labels, scores = predicted(service, model, x)

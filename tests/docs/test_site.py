@@ -13,6 +13,8 @@ from tests.docs.pages import ROOT
 
 NO_NETWORK = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_MKDOCS_2_WARNING": "1"}
 
+pytestmark = pytest.mark.more  # the site takes seconds to build
+
 
 class Links(HTMLParser):
     """Addresses that a page loads, its links, and the places that links may lead to."""
@@ -49,7 +51,6 @@ def pages(site: Path) -> dict[Path, Links]:
     return {path: Links(path.read_text()) for path in site.rglob("*.html")}
 
 
-@pytest.mark.more
 def test_every_page_of_docs_is_in_it(site: Path):
     paths = (path for kind in ("md", "ipynb") for path in (ROOT / "docs").rglob(f"*.{kind}"))
     names = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in paths}
@@ -57,7 +58,6 @@ def test_every_page_of_docs_is_in_it(site: Path):
         assert (site / str(name).replace("README", "index")).exists(), name
 
 
-@pytest.mark.more
 def test_nothing_comes_from_elsewhere(site: Path, pages):
     for path, page in pages.items():
         assert [each for each in page.loaded if urlsplit(each).netloc or each.startswith("//")] == [], path.name
@@ -65,6 +65,7 @@ def test_nothing_comes_from_elsewhere(site: Path, pages):
         assert not re.search(r"url\(\s*[\"']?(https?:)?//", style.read_text()), style.name
 
 
+@pytest.mark.more
 def test_no_link_is_broken(pages):
     for path, page in pages.items():
         if path.name == "404.html":  # its links begin at the site's root

@@ -26,6 +26,7 @@ READY_SECONDS = 200.0
 STOP_SECONDS = 200.0
 
 pytestmark = [
+    pytest.mark.more,
     pytest.mark.slow,
     pytest.mark.skipif(
         not all(map(shutil.which, ("bash", "curl"))), reason="the walk is written for bash and curl; one is missing"
@@ -119,7 +120,6 @@ def _await_ready(service: subprocess.Popen[bytes], url: str) -> None:
             time.sleep(0.1)
 
 
-@pytest.mark.more
 def test_every_line_runs(walk: Walk) -> None:
     assert (walk.exit_status, walk.errors) == (0, "")
 

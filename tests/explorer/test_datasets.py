@@ -93,6 +93,7 @@ def test_what_cannot_be_used_is_refused_with_what_to_do_and_repeats_nothing(read
     assert SECRET not in str(refused.value)
 
 
+@pytest.mark.more
 def test_an_archive_that_becomes_more_than_memory_should_hold_is_refused():
     with pytest.raises(Unreadable, match="more than"):
         read_npz(npz(x=np.zeros((2**15, 1024, 10), dtype=np.uint8), y=np.arange(12) % 2))

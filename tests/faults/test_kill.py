@@ -59,6 +59,7 @@ def far_apart(tmp_path: Path) -> Iterator[tuple[Up, Three]]:
         running.stop()
 
 
+@pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up, round_, kills, seed, record_property):
