@@ -219,6 +219,7 @@ def test_no_segments_are_copied_to_or_from_a_folder_that_was_meant_as_a_store(tm
     assert not Path(address).exists()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("host", ["300.1.1.1", "203.0.113.7", "no-such-host.invalid"])
 def test_a_host_that_this_machine_has_not_is_said(tmp_path: Path, host):
     done = perennial("up", "--data-dir", str(tmp_path / "data"), "--host", host)

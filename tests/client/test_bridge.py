@@ -141,7 +141,6 @@ def test_a_consumer_may_take_some_subjects_only(service: Service, client, jetstr
     numbered(stream, 4)
 
 
-@pytest.mark.more
 @pytest.mark.slow
 def test_a_bridge_that_is_killed_at_any_step_loses_and_doubles_nothing(service: Service, client, jetstream, killed):
     """New messages come before each start, so that batches without a note would be cut differently the next time."""

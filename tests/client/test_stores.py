@@ -60,6 +60,7 @@ def requests(s3, name):
     return [(range_, status) for path, range_, status in log if path.endswith(name)]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", WRITERS)
 def test_an_object_is_loaded_once_from_a_busy_store(service: Service, client, load, bucket, s3, tmp_path, capsys, name):
     WRITERS[name](tmp_path / name, FRAME)
@@ -129,6 +130,7 @@ def test_other_addresses_are_refused(service: Service, load, capsys):
     assert "an address must begin with s3://, gs://, az://, file://" in capsys.readouterr().err
 
 
+@pytest.mark.more
 def test_an_object_that_changes_while_it_is_read_is_noticed(bucket, tmp_path):
     """Else some of its records would be of the old one, and others of the new one."""
     path = tmp_path / "days.ndjson"

@@ -23,6 +23,7 @@ def test_it_is_short_and_its_first_screen_says_what_for_whom_the_promise_and_the
         assert part in screen
 
 
+@pytest.mark.more
 def test_what_it_says_of_the_picture_is_measured() -> None:
     from docs import pictures  # here, because importing matplotlib takes most of a second
 
@@ -56,6 +57,7 @@ def test_every_setting_named_exists(path) -> None:
     assert named <= {f"PERENNIAL_{name.upper()}" for name in Settings.model_fields}
 
 
+@pytest.mark.more
 def test_make_up_takes_a_port() -> None:
     dry_run = ["make", "--no-print-directory", "--dry-run", "--always-make", "up"]
 
