@@ -302,3 +302,27 @@ def slots_of_an_erased_unit_that_nobody_verifies() -> None:
     from service.ledger.verify.unit_counts import Tally
 
     rewrite(Tally.add, ("np.where(erased, counting & ~due, counting != due)", "~erased & (counting != due)"))
+
+
+@bug(_SPENDING)
+def a_unit_that_is_shown_what_is_not_confirmed() -> None:
+    """Somebody sees a charge of a unit that PostgreSQL may still forget."""
+    from service.ledger import spending
+
+    rewrite(spending.of_unit, ("charged += charged_rows.unconfirmed(connection, stream, start, stop)", "pass"))
+
+
+@bug(_SPENDING)
+def a_unit_that_is_not_shown_what_its_last_slot_paid() -> None:
+    """Charges that begin at the last slot are left out of what its unit has spent."""
+    from service.ledger import spending
+
+    rewrite(spending.of_unit, ("max(slots[-1] + 1, lost.before)", "max(slots[-1], lost.before)"))
+
+
+@bug(_SPENDING)
+def a_unit_whose_lost_slots_came_after_the_first_that_is_there() -> None:
+    """What was charged before it is not counted, though its slots that are lost may have paid that."""
+    from service.ledger import spending
+
+    rewrite(spending.of_unit, ("0 if lost.slots else slots[0]", "slots[0]"))

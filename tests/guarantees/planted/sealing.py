@@ -159,6 +159,14 @@ def the_last_erased_record_keeps_its_bytes() -> None:
 
 
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
+def erasures_that_another_streams_sealer_calls_done() -> None:
+    """The first sealer that deletes bytes of its own stream marks those of all streams as deleted."""
+    from service.store import segments
+
+    rewrite(segments.undeleted_erasures, ("erasures.c.stream_id == stream, ", ""))
+
+
+@bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
 def erasures_of_which_the_first_alone_is_made() -> None:
     """Bytes of the others are called deleted, and stay."""
     from service.worker.sealer import Sealer
