@@ -158,6 +158,14 @@ def the_last_erased_record_keeps_its_bytes() -> None:
     rewrite(Sealer._delete_erased, ("[low : max(low, high)] = 0", "[low : max(low, high - 1)] = 0"))
 
 
+@bug(f"{_SEALING}::test_every_segment_that_comes_or_goes_is_in_the_sum[erased]")
+def segments_of_another_stream_that_are_replaced() -> None:
+    """Segments of all streams that begin at the same record go when one of them is written anew."""
+    from service.store import segments
+
+    rewrite(segments.replace, ("segments.c.stream_id == stream.id, ", ""))
+
+
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
 def erasures_that_another_streams_sealer_calls_done() -> None:
     """The first sealer that deletes bytes of its own stream marks those of all streams as deleted."""
