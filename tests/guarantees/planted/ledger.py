@@ -326,3 +326,31 @@ def a_unit_whose_lost_slots_came_after_the_first_that_is_there() -> None:
     from service.ledger import spending
 
     rewrite(spending.of_unit, ("0 if lost.slots else slots[0]", "slots[0]"))
+
+
+_RESTORED = "tests/worker/test_restored.py"
+_LEFT = f"{_RESTORED}::test_a_row_that_is_not_of_the_newest_charge_and_release_is_written_down_nowhere"
+
+
+@bug(f"{_LEFT}[head]")
+def a_mark_of_a_charge_that_there_is_not() -> None:
+    """The mark is written as a stream's row says that its chain ends, whatever the newest charge is."""
+    from service.publishing.confirmation import Confirmer
+
+    rewrite(Confirmer._committed, ("if each.id in otherwise", "if False"))
+
+
+@bug(f"{_LEFT}[newest_release]")
+def releases_that_no_mark_is_compared_with() -> None:
+    """Another release of the same number is taken for the one that was seen."""
+    from service.ledger import high_water_mark
+
+    rewrite(high_water_mark._other, ("elif mark.releases and row.digest != mark.newest_release", "elif False"))
+
+
+@bug(f"{_RESTORED}::test_a_mark_that_a_power_cut_may_take_back_is_written_again")
+def a_mark_of_charges_alone_that_a_power_cut_takes_back() -> None:
+    """It counts as written once it is read again, where no release came with the charges."""
+    from service.publishing.confirmation import Committed
+
+    rewrite(Committed.advances, ("now.confirmed_charges < self.mark.charges or ", ""))
