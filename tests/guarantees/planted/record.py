@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.guarantees.planted.bug import bug, wrap
+from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _HISTORIES = "tests/faults/test_simulator.py::test_random_histories_keep_every_promise"
 
@@ -252,3 +252,54 @@ def a_sweep_on_an_older_database() -> None:
         return orphans
 
     wrap(SegmentFiles, "sweep", sweep)
+
+
+_ENDING = "tests/store/test_ending.py::test_what_another_publication_remembers_stays"
+
+
+@bug(_ENDING)
+def an_end_that_drops_what_others_have_drawn() -> None:
+    """Steps of all publications that wait for their tick go with the first that ends, and are drawn again."""
+    from service.store import parked
+
+    rewrite(parked.drop, (".where(parked.c.publication_id == publication)", ""))
+
+
+@bug(_ENDING)
+def an_end_that_forgets_what_others_remember() -> None:
+    """Every publication halts at its next step."""
+    from service.store import parts
+
+    rewrite(parts.forget, (".where(table.c.publication_id == publication)", ""))
+
+
+@bug(_ENDING)
+def labels_that_go_with_those_of_another_publication() -> None:
+    """People's answers are lost that were not learnt from."""
+    from service.store import labels
+
+    rewrite(labels.forget, (".where(label_requests.c.publication_id == publication)", ""))
+
+
+@bug(_ENDING)
+def labels_that_count_for_every_publication() -> None:
+    """A record of one stream is learnt with the label of another stream's."""
+    from service.store import labels
+
+    rewrite(labels.answers, ("label_requests.c.publication_id == publication,", ""))
+
+
+@bug(_ENDING)
+def labels_that_go_with_erased_records_of_another_stream() -> None:
+    """An erasure sets requests for the same numbers aside on every stream."""
+    from service.store import labels
+
+    rewrite(labels.erase, ("label_requests.c.publication_id.in_(mine)", "label_requests.c.publication_id > 0"))
+
+
+@bug(_ENDING)
+def attempts_of_another_publication() -> None:
+    """A step is drawn again and again after unforeseen ends, if other publications end between."""
+    from service.store import attempts
+
+    rewrite(attempts.forget, (".where(attempts.c.publication_id == publication)", ""))
