@@ -254,7 +254,8 @@ def a_sweep_on_an_older_database() -> None:
     wrap(SegmentFiles, "sweep", sweep)
 
 
-_ENDING = "tests/store/test_ending.py::test_what_another_publication_remembers_stays"
+_OTHERS = "tests/store/test_ending.py"
+_ENDING = f"{_OTHERS}::test_what_another_publication_remembers_stays"
 
 
 @bug(_ENDING)
@@ -303,3 +304,47 @@ def attempts_of_another_publication() -> None:
     from service.store import attempts
 
     rewrite(attempts.forget, (".where(attempts.c.publication_id == publication)", ""))
+
+
+@bug(_ENDING)
+def erasures_that_count_on_every_stream() -> None:
+    """Records that nobody has erased contribute nothing, since another stream's of these numbers were erased."""
+    from sqlalchemy import text
+
+    from service.store import segments
+
+    query = str(segments._ERASED)
+    segments._ERASED = text(query.replace("stream_id = :stream AND ", "", 1))
+    assert str(segments._ERASED) != query
+
+
+@bug(f"{_OTHERS}::test_at_a_tick_each_ledger_has_the_steps_of_its_own_stream")
+def a_tick_that_charges_another_streams_ledger() -> None:
+    """Where several streams have the same tick, all steps are published by the ledger of each."""
+    from service.publishing import ticks
+
+    rewrite(ticks.open_ticks, ("[each for each in waiting if each.stream_id == ledger.stream.id]", "waiting"))
+
+
+@bug(f"{_OTHERS}::test_what_becomes_of_a_stream_changes_no_other")
+def an_end_of_one_publication_that_ends_all() -> None:
+    """A publication that stops takes all others with it."""
+    from service.store import publications
+
+    rewrite(publications.mark_ended, (".where(publications.c.id == publication.id)", ""))
+
+
+@bug(f"{_OTHERS}::test_what_becomes_of_a_stream_changes_no_other")
+def a_resumed_stream_that_moves_all() -> None:
+    """Every stream goes on with the batch that one of them was resumed at."""
+    from service.store import numbering
+
+    rewrite(numbering.resume, (".where(streams.c.id == stream.id)", ""))
+
+
+@bug(f"{_OTHERS}::test_what_becomes_of_a_stream_changes_no_other")
+def a_dead_letter_that_is_dropped_on_every_stream() -> None:
+    """A batch that another stream has lost is forgotten, and nobody has looked at it."""
+    from service.store import numbering
+
+    rewrite(numbering.drop_dead_letter, ("(dead_letters.c.stream_id == stream) & ", ""))
