@@ -361,3 +361,22 @@ def a_lost_lease_that_is_given_back() -> None:
     from service.store import leases
 
     leases._RELEASE = text(str(leases._RELEASE).replace("AND leases.epoch = asked.epoch", ""))
+
+
+_GOES = "tests/worker/test_dropping.py::test_what_came_before_the_first_publication_begins_goes_with_its_files[needed]"
+
+
+@bug(_GOES)
+def records_from_before_a_publication_that_stay() -> None:
+    """A stream that keeps what is needed keeps records that its publications never read."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._drop_unneeded, ("each.start + needs(", "needs("))
+
+
+@bug(_GOES)
+def files_of_dropped_records_that_stay() -> None:
+    """Rows of segments go, and their files stay until a sealer takes the stream over."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._drop_unneeded, ("self._files.delete(stream.log, each.file)", "pass"))
