@@ -322,7 +322,7 @@ def a_unit_that_is_not_shown_what_its_last_slot_paid() -> None:
 
 @bug(_SPENDING)
 def a_unit_whose_lost_slots_came_after_the_first_that_is_there() -> None:
-    """What was charged before it is not counted, though its slots that are lost may have paid that."""
+    """Charges before that slot are not counted, though the lost slots may have paid them."""
     from service.ledger import spending
 
     rewrite(spending.of_unit, ("0 if lost.slots else slots[0]", "slots[0]"))
