@@ -1,6 +1,6 @@
 """Streams whose budget is held in ρ: how it is divided, what comes back, and what is said where it is passed."""
 
-from math import tanh
+from math import sqrt, tanh
 
 import pytest
 
@@ -123,6 +123,14 @@ def test_a_publication_is_never_shown_above_its_own_cap(service: Service, promis
 def test_what_is_refused_is_told_as_it_was_asked_for(service: Service, stream):
     problem = too_much(service, stream, epsilon=1)
     assert problem["asked"] == {"epsilon": 1, "delta": 0, "rho": pytest.approx(tanh(0.5))}
+
+
+def test_pure_noise_counts_more_for_a_unit_than_for_a_record(service: Service, stream):
+    """It counts ε²/2 in ρ, and ε·tanh(ε/2) for a record."""
+    epsilon = round(1.001 * sqrt(2 * shown(service, stream)["budget"]["rho"]), 6)
+    people = service.stream(budget=IN_RHO, unit={"max_records": 2})
+    assert too_much(service, people, epsilon=epsilon)["record"] == 0
+    ask(service, stream, epsilon=epsilon)
 
 
 def test_all_of_it_may_be_asked_for_in_epsilon_and_delta(service: Service, stream):

@@ -72,6 +72,38 @@ def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float
     )
 
 
+def by_record(connection: Connection, publication: publications.Publication, charges: int) -> list[Fraction]:
+    """Return what a publication has charged each record, by the first so many charges of its stream."""
+    steps = [Fraction(0)] * (RECORDS + 1)
+    mine = tables.charges.c.publication_id == publication.id, tables.charges.c.id <= charges
+    for row in connection.execute(select(tables.charges).where(*mine)):
+        amount = Fraction(row.rho if row.epsilon is None else row.epsilon)
+        steps[row.start] += amount
+        steps[row.stop] -= amount
+    return list(accumulate(steps))[:RECORDS]
+
+
+def check_units(connection: Connection, charges: int, slots: Slots) -> None:
+    """Units with any slots have lost what these were charged, and the most that any lost slots can have been."""
+    each_charged = {
+        spending.component_of(each): by_record(connection, each, charges)
+        for each in publications.of_stream(connection, 1)
+        if each.slots is slots
+    }
+    for lost, stop in (
+        (spending.Lost(), RECORDS),
+        (spending.Lost(slots=9, before=20), RECORDS),
+        (spending.Lost(slots=40, before=99), 30),
+    ):
+        mine = sorted(RANDOM.sample(range(0, stop, 5), 4))  # where ranges begin
+        expected = PrivacyLoss()
+        for component, charged in each_charged.items():
+            most = sorted(charged[: lost.before], reverse=True)[: lost.slots]
+            amount = sum([charged[each] for each in mine] + most, Fraction(0))
+            expected += component.loss(amount / 16)
+        assert spending.of_unit(connection, 1, mine, 16, slots, lost) == expected
+
+
 def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[PrivacyLoss], list[PrivacyLoss]]:
     """Return the spent and the reserved budget of each record by the first so many charges, from the charges alone.
 
@@ -81,14 +113,8 @@ def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[Priv
     for each in publications.of_stream(connection, 1):
         if each.slots is not slots:
             continue
-        steps = [Fraction(0)] * (RECORDS + 1)
-        mine = tables.charges.c.publication_id == each.id, tables.charges.c.id <= charges
-        for row in connection.execute(select(tables.charges).where(*mine)):
-            amount = Fraction(row.rho if row.epsilon is None else row.epsilon)
-            steps[row.start] += amount
-            steps[row.stop] -= amount
         of_it = spending.component_of(each)
-        for record, amount in enumerate(list(accumulate(steps))[:RECORDS]):
+        for record, amount in enumerate(by_record(connection, each, charges)):
             spent[record] += of_it.loss(amount)
             if each.state != "running":
                 reserved[record] += of_it.reserved_after_end(amount)
@@ -105,6 +131,7 @@ def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
     assert PrivacyLoss.of(*summaries.worst_of_each(connection, [1], slots)[1]) == composition.worst(committed)
     confirmed = RANDOM.choice((charges, max(0, charges - 3), 0))
     connection.execute(update(tables.streams).values(confirmed_charges=confirmed))
+    check_units(connection, confirmed, slots)
     spent, _ = brute(connection, confirmed, slots)
     exact = spending.exact(connection, 1, 0, RECORDS, slots)
     assert [loss for start, end, loss in exact for _ in range(start, end)] == spent

@@ -5,10 +5,10 @@ import threading
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from service.ledger import open_entry
-from service.store import leases, publications, retention, segments
+from service.store import leases, publications, retention, segments, tables
 from tests.conftest import ADMIN_KEY, Service, blocked, publication, serving, wait_until
 from tests.worker.conftest import new_sealer
 from tests.worker.published import Bench
@@ -41,6 +41,31 @@ def test_what_is_to_be_kept_is_kept_whatever_is_needed(bench: Bench):
     drop(bench)
     assert stored_segments(bench) == before
     assert (bench.world.settings.segment_store / "log" / before[0].file).exists()
+
+
+@pytest.mark.parametrize("bench", ["needed"], indirect=True)
+def test_what_came_before_the_first_publication_begins_goes_with_its_files(bench: Bench):
+    (segment,) = stored_segments(bench)
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.publications).values(start=segment.stop))
+    drop(bench)
+    assert stored_segments(bench) == []
+    assert bench.files.names("log") == set()
+
+
+@pytest.mark.parametrize("bench", ["needed"], indirect=True)
+def test_whatever_changes_what_is_needed_has_a_worker_look_again(bench: Bench):
+    seen = set()
+    for table, changed in (
+        (tables.streams, {"records": 9}),
+        (tables.publications, {"position": 1, "seal": "1"}),
+        (tables.publications, {"state": "stopped", "seal": "2"}),
+    ):
+        with bench.database.transaction() as connection:
+            seen.add(retention.progress_of_each(connection, [1])[1])
+            connection.execute(update(table).values(changed))
+            seen.add(retention.progress_of_each(connection, [1])[1])
+    assert len(seen) == 4
 
 
 @pytest.mark.parametrize("bench", ["needed"], indirect=True)

@@ -71,6 +71,8 @@ def test_erased_records_contribute_nothing_and_their_bytes_go(sealed: Bench):
     erase(sealed, 1, 2)
     erase(sealed, 2, 4)
     assert sealed.values() == [11, 13, 13.5], "from the moment it was asked"
+    with sealed.database.transaction() as connection:
+        assert segments.undeleted_erasures(connection, sealed.stream.id + 1) == [], "another stream's sealer has none"
     for start in (0, 1, 2, 3):  # wherever a fit's range begins
         records = read_records(sealed.database, sealed.files, sealed.now(), start, 0, 5 - start)
         assert (records.x[:, 0].tolist(), len(records.y)) == ([11, 13][start > 0 :], 1 + (start == 0)), start

@@ -138,6 +138,25 @@ def test_a_mark_that_a_power_cut_may_take_back_is_written_again(publishing: Publ
     write_down(publishing)
     assert publishing.stream().confirmed_charges == publishing.counts()[0]
     assert publishing.files.root in synced, "the folder is synced before the releases are shown"
+    before = publishing.stream()
+    for earlier in ({"confirmed_charges": 0}, {"confirmed_releases": 0}, {"marked": False}):
+        with publishing.database.transaction() as connection:
+            connection.execute(update(tables.streams).values(earlier))
+        synced.clear()
+        publishing.shop().confirmer.confirm(1)
+        assert publishing.files.root in synced, earlier
+        assert publishing.stream() == before
+
+
+@pytest.mark.parametrize("name", ["head", "newest_release"])
+def test_a_row_that_is_not_of_the_newest_charge_and_release_is_written_down_nowhere(publishing: PublishingBench, name):
+    some_more(publishing, 6)
+    written = publishing.files.high_water_mark("log")
+    with publishing.database.transaction() as connection:
+        connection.execute(update(tables.streams).values({name: "0" * 64}))
+    write_down(publishing)
+    assert "the one that it was left with" in distrusted(publishing)
+    assert publishing.files.high_water_mark("log") == written
 
 
 def test_an_older_numbering_halts_and_its_newer_segments_are_not_swept(bench: Bench, back_up: Backup):

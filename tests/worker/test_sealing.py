@@ -223,21 +223,25 @@ def test_small_segments_become_one_and_read_the_same(bench: Bench):
 
 @pytest.mark.parametrize("way", ["merged", "erased", "dropped"])
 def test_every_segment_that_comes_or_goes_is_in_the_sum(bench: Bench, way):
-    sealer = bench.sealer()
+    sealer, other = bench.sealer(), replace(bench, stream=new_stream(bench.world, bench.database, "other"))
     for value in range(16 if way == "merged" else 3):
-        bench.append(value)
+        for each in (bench, other)[: 2 if way == "erased" else 1]:
+            each.append(value)
         sealer.step(wait_milliseconds=10)
     with bench.database.transaction() as connection:
         if way == "erased":
             segments.erase(connection, bench.stream.id, 1, 2)
         if way == "dropped":
-            connection.execute(update(tables.streams).values(retention="needed"))
+            mine = update(tables.streams).where(tables.streams.c.id == bench.stream.id)
+            connection.execute(mine.values(retention="needed"))
             promise = streams.promised(streams.get(connection, bench.stream.id))
-            connection.execute(update(tables.streams).values(promise=promise))
+            connection.execute(mine.values(promise=promise))
     successor = bench.successor()
     wait_until(lambda: (successor.step(wait_milliseconds=10), changed(bench, way))[1])
     with bench.database.transaction() as connection:
         assert verify(connection).findings == []
+    if way == "erased":
+        assert other.values() == [0, 1, 2], "another stream's segments are as they were"
 
 
 def changed(bench: Bench, way: str) -> bool:

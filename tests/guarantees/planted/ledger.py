@@ -286,3 +286,71 @@ def an_evaluation_that_is_admitted_by_what_fits_leave() -> None:
     from service.ledger import admission
 
     rewrite(admission.admit, ("new.start, new.obligations.slots", "new.start"))
+
+
+@bug("tests/api/test_budget_in_rho.py::test_pure_noise_counts_more_for_a_unit_than_for_a_record")
+def pure_noise_that_is_reserved_for_a_unit_as_for_a_record() -> None:
+    """On a stream with units a publication is admitted for less than it will charge."""
+    from service.ledger import admission
+
+    rewrite(admission.admit, (", units=new.obligations.unit is not None", ""))
+
+
+@bug("tests/worker/test_units.py::test_slots_that_count_against_the_order_of_their_units_are_found")
+def slots_of_an_erased_unit_that_nobody_verifies() -> None:
+    """`ledger verify` finds nothing where an erased unit counts more often than it may."""
+    from service.ledger.verify.unit_counts import Tally
+
+    rewrite(Tally.add, ("np.where(erased, counting & ~due, counting != due)", "~erased & (counting != due)"))
+
+
+@bug(_SPENDING)
+def a_unit_that_is_shown_what_is_not_confirmed() -> None:
+    """Somebody sees a charge of a unit that PostgreSQL may still forget."""
+    from service.ledger import spending
+
+    rewrite(spending.of_unit, ("charged += charged_rows.unconfirmed(connection, stream, start, stop)", "pass"))
+
+
+@bug(_SPENDING)
+def a_unit_that_is_not_shown_what_its_last_slot_paid() -> None:
+    """Charges that begin at the last slot are left out of what its unit has spent."""
+    from service.ledger import spending
+
+    rewrite(spending.of_unit, ("max(slots[-1] + 1, lost.before)", "max(slots[-1], lost.before)"))
+
+
+@bug(_SPENDING)
+def a_unit_whose_lost_slots_came_after_the_first_that_is_there() -> None:
+    """Charges before that slot are not counted, though the lost slots may have paid them."""
+    from service.ledger import spending
+
+    rewrite(spending.of_unit, ("0 if lost.slots else slots[0]", "slots[0]"))
+
+
+_RESTORED = "tests/worker/test_restored.py"
+_LEFT = f"{_RESTORED}::test_a_row_that_is_not_of_the_newest_charge_and_release_is_written_down_nowhere"
+
+
+@bug(f"{_LEFT}[head]")
+def a_mark_of_a_charge_that_there_is_not() -> None:
+    """The mark is written as a stream's row says that its chain ends, whatever the newest charge is."""
+    from service.publishing.confirmation import Confirmer
+
+    rewrite(Confirmer._committed, ("if each.id in otherwise", "if False"))
+
+
+@bug(f"{_LEFT}[newest_release]")
+def releases_that_no_mark_is_compared_with() -> None:
+    """Another release of the same number is taken for the one that was seen."""
+    from service.ledger import high_water_mark
+
+    rewrite(high_water_mark._other, ("elif mark.releases and row.digest != mark.newest_release", "elif False"))
+
+
+@bug(f"{_RESTORED}::test_a_mark_that_a_power_cut_may_take_back_is_written_again")
+def a_mark_of_charges_alone_that_a_power_cut_takes_back() -> None:
+    """It counts as written once it is read again, where no release came with the charges."""
+    from service.publishing.confirmation import Committed
+
+    rewrite(Committed.advances, ("now.confirmed_charges < self.mark.charges or ", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.guarantees.planted.bug import bug, wrap
+from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _HISTORIES = "tests/faults/test_simulator.py::test_random_histories_keep_every_promise"
 
@@ -252,3 +252,99 @@ def a_sweep_on_an_older_database() -> None:
         return orphans
 
     wrap(SegmentFiles, "sweep", sweep)
+
+
+_OTHERS = "tests/store/test_ending.py"
+_ENDING = f"{_OTHERS}::test_what_another_publication_remembers_stays"
+
+
+@bug(_ENDING)
+def an_end_that_drops_what_others_have_drawn() -> None:
+    """Steps of all publications that wait for their tick go with the first that ends, and are drawn again."""
+    from service.store import parked
+
+    rewrite(parked.drop, (".where(parked.c.publication_id == publication)", ""))
+
+
+@bug(_ENDING)
+def an_end_that_forgets_what_others_remember() -> None:
+    """Every publication halts at its next step."""
+    from service.store import parts
+
+    rewrite(parts.forget, (".where(table.c.publication_id == publication)", ""))
+
+
+@bug(_ENDING)
+def labels_that_go_with_those_of_another_publication() -> None:
+    """People's answers are lost that were not learnt from."""
+    from service.store import labels
+
+    rewrite(labels.forget, (".where(label_requests.c.publication_id == publication)", ""))
+
+
+@bug(_ENDING)
+def labels_that_count_for_every_publication() -> None:
+    """A record of one stream is learnt with the label of another stream's."""
+    from service.store import labels
+
+    rewrite(labels.answers, ("label_requests.c.publication_id == publication,", ""))
+
+
+@bug(_ENDING)
+def labels_that_go_with_erased_records_of_another_stream() -> None:
+    """An erasure sets requests for the same numbers aside on every stream."""
+    from service.store import labels
+
+    rewrite(labels.erase, ("label_requests.c.publication_id.in_(mine)", "label_requests.c.publication_id > 0"))
+
+
+@bug(_ENDING)
+def attempts_of_another_publication() -> None:
+    """A step is drawn again and again after unforeseen ends, if other publications end between."""
+    from service.store import attempts
+
+    rewrite(attempts.forget, (".where(attempts.c.publication_id == publication)", ""))
+
+
+@bug(_ENDING)
+def erasures_that_count_on_every_stream() -> None:
+    """Records that nobody has erased contribute nothing, since another stream's of these numbers were erased."""
+    from sqlalchemy import text
+
+    from service.store import segments
+
+    query = str(segments._ERASED)
+    segments._ERASED = text(query.replace("stream_id = :stream AND ", "", 1))
+    assert str(segments._ERASED) != query
+
+
+@bug(f"{_OTHERS}::test_at_a_tick_each_ledger_has_the_steps_of_its_own_stream")
+def a_tick_that_charges_another_streams_ledger() -> None:
+    """Where several streams have the same tick, all steps are published by the ledger of each."""
+    from service.publishing import ticks
+
+    rewrite(ticks.open_ticks, ("[each for each in waiting if each.stream_id == ledger.stream.id]", "waiting"))
+
+
+@bug(f"{_OTHERS}::test_what_becomes_of_a_stream_changes_no_other")
+def an_end_of_one_publication_that_ends_all() -> None:
+    """A publication that stops takes all others with it."""
+    from service.store import publications
+
+    rewrite(publications.mark_ended, (".where(publications.c.id == publication.id)", ""))
+
+
+@bug(f"{_OTHERS}::test_what_becomes_of_a_stream_changes_no_other")
+def a_resumed_stream_that_moves_all() -> None:
+    """Every stream goes on with the batch that one of them was resumed at."""
+    from service.store import numbering
+
+    rewrite(numbering.resume, (".where(streams.c.id == stream.id)", ""))
+
+
+@bug(f"{_OTHERS}::test_what_becomes_of_a_stream_changes_no_other")
+def a_dead_letter_that_is_dropped_on_every_stream() -> None:
+    """A batch that another stream has lost is forgotten, and nobody has looked at it."""
+    from service.store import numbering
+
+    rewrite(numbering.drop_dead_letter, ("(dead_letters.c.stream_id == stream) & ", ""))

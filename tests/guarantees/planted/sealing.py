@@ -158,6 +158,22 @@ def the_last_erased_record_keeps_its_bytes() -> None:
     rewrite(Sealer._delete_erased, ("[low : max(low, high)] = 0", "[low : max(low, high - 1)] = 0"))
 
 
+@bug(f"{_SEALING}::test_every_segment_that_comes_or_goes_is_in_the_sum[erased]")
+def segments_of_another_stream_that_are_replaced() -> None:
+    """Segments of all streams that begin at the same record go when one of them is written anew."""
+    from service.store import segments
+
+    rewrite(segments.replace, ("segments.c.stream_id == stream.id, ", ""))
+
+
+@bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
+def erasures_that_another_streams_sealer_calls_done() -> None:
+    """The first sealer that deletes bytes of its own stream marks those of all streams as deleted."""
+    from service.store import segments
+
+    rewrite(segments.undeleted_erasures, ("erasures.c.stream_id == stream, ", ""))
+
+
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
 def erasures_of_which_the_first_alone_is_made() -> None:
     """Bytes of the others are called deleted, and stay."""
@@ -345,3 +361,22 @@ def a_lost_lease_that_is_given_back() -> None:
     from service.store import leases
 
     leases._RELEASE = text(str(leases._RELEASE).replace("AND leases.epoch = asked.epoch", ""))
+
+
+_GOES = "tests/worker/test_dropping.py::test_what_came_before_the_first_publication_begins_goes_with_its_files[needed]"
+
+
+@bug(_GOES)
+def records_from_before_a_publication_that_stay() -> None:
+    """A stream that keeps what is needed keeps records that its publications never read."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._drop_unneeded, ("each.start + needs(", "needs("))
+
+
+@bug(_GOES)
+def files_of_dropped_records_that_stay() -> None:
+    """Rows of segments go, and their files stay until a sealer takes the stream over."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._drop_unneeded, ("self._files.delete(stream.log, each.file)", "pass"))

@@ -1,0 +1,105 @@
+"""A publication or a stream that ends, halts or loses records leaves all that is written down of others."""
+# ruff: noqa: F811 - a fixture is another file's
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import numpy as np
+from sqlalchemy import Connection, insert, select, update
+
+from service.ledger import open_entry
+from service.publishing import ticks
+from service.store import (
+    attempts,
+    erasing,
+    labels,
+    numbering,
+    parked,
+    parts,
+    places,
+    publications,
+    segments,
+    streams,
+    tables,
+    waits,
+)
+from service.store.parked import Parked
+from service.store.streams import Confirmed
+from service.store.unwritten import Left
+from tests.store.test_spending import connection, described  # noqa: F401
+
+RECORD = 3
+
+
+def remember(connection: Connection, publication: publications.Publication) -> None:
+    """Write down something of everything that the next step may need."""
+    parts.keep(connection, publication.id, Left(numbers=(1,), new={1: np.zeros(2)}, digest="0" * 64))
+    labels.ask(connection, publication, [RECORD], [], seconds=60, charge=0)
+    assert labels.answer(connection, publication.id, publication.name, RECORD, 1)
+    assert not attempts.note(connection, publication.id, 0, 0), "it is the first one of this publication"
+    waits.note(connection, publication.id, 1, "it needs more memory")
+    step = {"position": 0, "version": 0, "due_at": None, "following_due": 2, "lineage": "", "content": b""}
+    ours = {"publication_id": publication.id, "stream_id": publication.stream_id}
+    parked.put(connection, Parked(tick=datetime.now(UTC), **step, **ours))
+
+
+def two(connection: Connection) -> list[publications.Publication]:
+    """Return a publication of each of two streams."""
+    for name in ("s", "t"):
+        streams.create(
+            connection, name=name, log=name, schema={}, retention="keep", epsilon=Decimal(2), delta=Decimal(0)
+        )
+    connection.execute(update(tables.streams).values(records=10))
+    return [publications.create(connection, each, described(f"p{each}")) for each in (1, 2)]
+
+
+def test_what_another_publication_remembers_stays(connection: Connection):
+    ends, stays = two(connection)
+    for each in (ends, stays):
+        remember(connection, each)
+    erasing.erase(connection, 1, 0, 10)
+    assert [segments.erased(connection, each, 0, 10) for each in (1, 2)] == [[(0, 10)], []]
+    answers = [labels.answers(connection, each.id, 0, 10) for each in (ends, stays)]
+    assert answers == [[], [(RECORD, 1)]]
+    parts.keep(connection, ends.id, Left(numbers=(2,), new={2: np.zeros(2)}, digest="1" * 64))
+    assert [*parts.load(connection, ends.id).parts] == [2]
+    open_entry(connection, ends).end("stopped")
+    for table in (
+        tables.parts,
+        tables.memories,
+        tables.label_requests,
+        tables.attempts,
+        tables.waits,
+        tables.parked,
+    ):
+        assert connection.execute(select(table.c.publication_id)).scalars().all() == [stays.id], table.name
+
+
+def test_at_a_tick_each_ledger_has_the_steps_of_its_own_stream(connection: Connection):
+    every = two(connection)
+    for each in every:
+        remember(connection, each)
+    opened = ticks.open_ticks(connection, [1, 2])
+    assert [(ledger.stream.id, [each.publication_id for each in steps]) for ledger, steps in opened] == [
+        (each.stream_id, [each.id]) for each in every
+    ]
+
+
+def test_what_becomes_of_a_stream_changes_no_other(connection: Connection):
+    ends, stays = two(connection)
+    before = streams.get(connection, 2)
+    erasing.close_unit(connection, 1, bytes(16))
+    letter = {"entry": "1-1", "sequence": 1, "reason": "its content can't be read", "size": 1}
+    connection.execute(insert(tables.dead_letters), [letter | {"stream_id": each} for each in (1, 2)])
+    assert numbering.drop_dead_letter(connection, 1, "1-1")
+    assert numbering.waiting_dead_letters(connection, [1, 2]) == {2: 1}
+    assert [places.dropped_letters(connection, each) for each in (1, 2)] == [["1-1"], []]
+    streams.confirm(connection, [Confirmed(1, 1, 1, *[Decimal(1)] * 6)])
+    streams.distrust(connection, streams.get(connection, 1), "a charge is missing")
+    streams.halt(connection, 1, "its log is lost")
+    assert (streams.get(connection, 2), streams.get(connection, 1).halted) == (before, "its log is lost")
+    assert numbering.resume(connection, streams.get(connection, 1), sequence=7, lost_batches=7) is not None
+    open_entry(connection, ends).end("halted", "its memory is lost")
+    after = streams.get(connection, 1)
+    assert (after.sealed_sequence, after.units_erased, after.distrusted) == (7, 1, "a charge is missing")
+    assert (streams.get(connection, 2), publications.get(connection, stays.id)) == (before, stays)
