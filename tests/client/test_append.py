@@ -1,6 +1,7 @@
 """Appending: every record once, whatever happens on the way; and what can't be appended is said."""
 
 import json
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import perennial
 from perennial import Busy, InvalidArgument, InvalidData, InvalidRecords, NotFound, Problem, Unreachable, batches
 from perennial.appending import append
+from perennial.data import Block
 from perennial.exchange import Answer, NoAnswer, Pause, Request
 from tests.client.conftest import numbered, posts
 from tests.conftest import Service, ok
@@ -268,6 +270,16 @@ def test_a_batch_is_the_same_bytes_again(encoding):
 
     (block,) = blocks((X, Y))
     assert batches.encode(block) == batches.encode(block)
+
+
+def test_a_batch_is_known_again_by_all_that_it_holds():
+    """A load that goes on would take a batch with other labels or units for the one that is stored."""
+    x, y, unit = np.arange(4.0).reshape(2, 2), np.array([0, 1]), np.array(["a", "b"], dtype=object)
+    batch = Block(x=x, y=y, unit=unit)
+    others = [replace(batch, **{name: each[::-1]}) for name, each in vars(batch).items()]
+    others += [replace(batch, **{name: None}) for name in vars(batch)]
+    others += [Block(x=x.reshape(shape), y=None) for shape in ((2, 2), (4, 1))]
+    assert len({batches.Batch(first=0, block=each).digest for each in (batch, *others)}) == 1 + len(others)
 
 
 def test_only_what_can_be_repeated_is(service: Service, faults):

@@ -88,6 +88,13 @@ def test_a_row_without_a_wanted_feature_is_named():
         list(blocks(iter([{"x": {"a": 1}}, {"x": {"b": 1}}]), features=["a"]))
 
 
+@pytest.mark.parametrize("kind", ["int64", "float32"])
+def test_a_null_in_a_table_is_missing(kind):
+    """The memory beneath it holds some number."""
+    with pytest.raises(InvalidRow, match="Column 'a': row 1, counted from 0, is missing"):
+        list(blocks(pa.table({"a": pa.array([1, None, 3], kind)})))
+
+
 def _filled_again(shape: tuple[int, ...], times: int) -> Iterator[np.ndarray]:
     """Yield one array again and again, each time with the next numbers, as readers do that spare memory."""
     array = np.empty(shape)

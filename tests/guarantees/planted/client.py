@@ -1,4 +1,4 @@
-"""Bugs in the Python client, which append records twice."""
+"""Bugs in the Python client, which append records twice, or others than were given."""
 
 from __future__ import annotations
 
@@ -90,6 +90,22 @@ def a_batch_that_has_grown_and_is_taken_for_the_old_one() -> None:
     rewrite(journal.Journal._as_before, ("known.records < len(batch.block)", "False"))
 
 
+@bug(f"{_APPEND}::test_a_batch_is_known_again_by_all_that_it_holds")
+def a_batch_with_other_labels_that_is_taken_for_the_old_one() -> None:
+    """A load with a journal goes on with new labels as if they were stored."""
+    from perennial import batches
+
+    rewrite(batches._digest, ("if block.y is not None:", "if False:"))
+
+
+@bug(f"{_APPEND}::test_a_batch_is_known_again_by_all_that_it_holds")
+def a_batch_of_other_units_that_is_taken_for_the_old_one() -> None:
+    """A load with a journal goes on with new ids as if they were stored: records count for other persons."""
+    from perennial import batches
+
+    rewrite(batches._digest, ("if block.unit is not None:", "if False:"))
+
+
 @bug(f"{_JOURNAL}::test_the_service_knows_keys_of_each_api_key_apart")
 def a_batch_that_is_sent_again_with_another_api_key() -> None:
     """The service remembers keys for each API key, so it does not know this one."""
@@ -136,6 +152,14 @@ def a_bridge_that_does_not_read_its_notes() -> None:
     from perennial import nats_bridge
 
     rewrite(nats_bridge.Bridge.batches, ("await self._finish()", "pass"))
+
+
+@bug("tests/client/test_rows.py::test_a_null_in_a_table_is_missing[int64]")
+def what_is_null_in_a_table_and_sent() -> None:
+    """A record goes with whatever number lies beneath what is missing, mostly 0."""
+    from perennial import arrow_tables
+
+    rewrite(arrow_tables._array, ("array.null_count or ", ""))
 
 
 @bug("tests/api/test_canary.py::test_logs_answers_and_metrics_repeat_nothing")
