@@ -110,9 +110,9 @@ def _filled_again(shape: tuple[int, ...], times: int) -> Iterator[np.ndarray]:
         (lambda: ((x, x[:, 0]) for x in _filled_again((5, 1), 4)), 20),
         (lambda: ({"x": x} for x in _filled_again((5, 1), 4)), 20),
         (lambda: _filled_again((1,), 6), 6),
-        (lambda: ((x, 0) for x in _filled_again((1,), 6)), 6),
+        (lambda: ((x, x[..., 0]) for x in _filled_again((1,), 6)), 6),
         (lambda: map(_Tensor, _filled_again((1,), 6)), 6),
-        (lambda: ({"x": x, "y": 0} for x in _filled_again((1,), 6)), 6),
+        (lambda: ({"x": x, "y": x[..., 0]} for x in _filled_again((1,), 6)), 6),
     ],
     ids=["arrays", "pairs of arrays", "columns", "rows", "pairs of rows", "tensors", "records"],
 )
@@ -121,6 +121,10 @@ def test_an_array_that_is_filled_again_is_sent_as_it_was_each_time(items, record
     """Else the records at the end of an array would be lost, and later ones sent twice."""
     batches = list(cut(blocks(items(), unit=np.arange(records) if ids else None), 3))
     assert np.concatenate([batch.block.x[:, 0] for batch in batches]).tolist() == list(range(records))
+    assert [y for batch in batches for y in (() if batch.block.y is None else batch.block.y)] in (
+        [],
+        list(range(records)),
+    )
 
 
 def test_a_frame_that_is_filled_again_is_sent_as_it_was_each_time():

@@ -154,6 +154,17 @@ def a_bridge_that_does_not_read_its_notes() -> None:
     rewrite(nats_bridge.Bridge.batches, ("await self._finish()", "pass"))
 
 
+_FILLED = "test_an_array_that_is_filled_again_is_sent_as_it_was_each_time[without units-pairs of rows]"
+
+
+@bug(f"tests/client/test_rows.py::{_FILLED}")
+def labels_that_are_filled_again_and_sent() -> None:
+    """Records go with the label of the last one."""
+    from perennial import data
+
+    rewrite(data._blocks_or_rows, ("copy(y)", "y"))
+
+
 @bug("tests/client/test_rows.py::test_a_null_in_a_table_is_missing[int64]")
 def what_is_null_in_a_table_and_sent() -> None:
     """A record goes with whatever number lies beneath what is missing, mostly 0."""

@@ -1,0 +1,55 @@
+"""Bugs in reading batches: records are stored that are not those that were sent."""
+
+from __future__ import annotations
+
+from tests.guarantees.planted.bug import bug, rewrite
+
+_FORMATS = "tests/streams/test_formats.py"
+
+
+@bug(f"{_FORMATS}::test_of_many_labels_too_each_is_looked_at[0.5-json]")
+def half_labels_of_large_batches() -> None:
+    """They are stored rounded down, where small batches are refused."""
+    from service.streams.batches import checks
+
+    rewrite(checks._labels, (' if y.dtype.kind in "iu" or (labels == y).all() else None', ""))
+
+
+@bug(f"{_FORMATS}::test_of_many_labels_too_each_is_looked_at[2-json]")
+def one_class_too_many_in_large_batches() -> None:
+    """Records are stored whose class the stream does not have."""
+    from service.streams.batches import checks
+
+    rewrite(checks._labels, ("y.max() < most:", "y.max() <= most:"))
+
+
+@bug(f"{_FORMATS}::test_a_number_within_an_array_is_none[x]")
+def arrays_that_are_read_as_their_numbers() -> None:
+    """A batch is stored that means something else to its sender, or nothing."""
+    from service.streams.batches import columns
+
+    rewrite(columns._usual, (' and count(body, "[") == brackets', ""))
+
+
+@bug(f"{_FORMATS}::TestArrow::test_lists_need_not_begin_at_the_first_number")
+def nulls_that_are_looked_for_elsewhere_than_numbers() -> None:
+    """A record goes with whatever number lies beneath what is missing."""
+    from service.streams.batches import arrow
+
+    rewrite(arrow._whole_rows, ("nulls[inside].reshape(shape)", "nulls[: count * features].reshape(shape)"))
+
+
+@bug(f"{_FORMATS}::TestArrow::test_lists_elsewhere_than_within_the_numbers_are_refused[ends0]")
+def lists_that_are_looked_at_by_their_last_end_alone() -> None:
+    """A sender can have the API fail, which logs it each time."""
+    from service.streams.batches import arrow
+
+    rewrite(arrow._RecordBatch.next, (" or (ends[1:] < ends[:-1]).any()", ""))
+
+
+@bug("tests/streams/test_unit_formats.py::test_an_id_of_which_a_part_came_is_refused")
+def an_id_that_is_cut_off() -> None:
+    """A record counts for another person."""
+    from service.streams.batches import arrow
+
+    rewrite(arrow._RecordBatch._next_texts, ("ends[-1] > len(joined) or ", ""))
