@@ -13,6 +13,7 @@ from perennial import Busy, InvalidArgument, InvalidData, InvalidRecords, NotFou
 from perennial.appending import append
 from perennial.data import Block
 from perennial.exchange import Answer, NoAnswer, Pause, Request
+from perennial.journal import opened
 from tests.client.conftest import numbered, posts
 from tests.conftest import Service, ok
 
@@ -280,6 +281,19 @@ def test_a_batch_is_known_again_by_all_that_it_holds():
     others += [replace(batch, **{name: None}) for name in vars(batch)]
     others += [Block(x=x.reshape(shape), y=None) for shape in ((2, 2), (4, 1))]
     assert len({batches.Batch(first=0, block=each).digest for each in (batch, *others)}) == 1 + len(others)
+
+
+def test_a_journal_has_notes_of_each_append_apart_which_are_on_disk_before_it_is_sent(tmp_path):
+    """Else records of a second stream would be taken for those of the first, or a power cut would double a batch."""
+    batch = batches.Batch(first=0, block=Block(x=X, y=Y))
+    for stream in ("days", "nights"):
+        with opened(tmp_path / "days.sqlite", stream, "key", "sender", "refuse") as journal:
+            for each in (batch, replace(batch, first=len(X))):
+                assert journal.accepted(each) is None
+                assert journal._database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+                journal.announce([each])
+                journal.begin(each)
+                journal.end(each, f"{each.first}-0")
 
 
 def test_only_what_can_be_repeated_is(service: Service, faults):

@@ -106,6 +106,25 @@ def a_batch_of_other_units_that_is_taken_for_the_old_one() -> None:
     rewrite(batches._digest, ("if block.unit is not None:", "if False:"))
 
 
+_NOTES = f"{_APPEND}::test_a_journal_has_notes_of_each_append_apart_which_are_on_disk_before_it_is_sent"
+
+
+@bug(_NOTES)
+def a_batch_of_another_stream_that_counts_as_accepted() -> None:
+    """One file has the notes of both, which are appended under one key: the second stream stays empty."""
+    from perennial import journal
+
+    rewrite(journal.opened, ('f"{stream} {key}"', "key"))
+
+
+@bug(_NOTES)
+def batches_that_are_sent_before_their_announcement_is_on_disk() -> None:
+    """After a power cut on the next day nobody knows that they were sent: they are stored twice."""
+    from perennial import journal
+
+    rewrite(journal.Journal.end, ("self._database.execute(_ON_DISK)", "pass"))
+
+
 @bug(f"{_JOURNAL}::test_the_service_knows_keys_of_each_api_key_apart")
 def a_batch_that_is_sent_again_with_another_api_key() -> None:
     """The service remembers keys for each API key, so it does not know this one."""
