@@ -1,7 +1,10 @@
 """Appending: every record once, whatever happens on the way; and what can't be appended is said."""
 
+import asyncio
 import json
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -9,7 +12,18 @@ import pandas as pd
 import pytest
 
 import perennial
-from perennial import Busy, InvalidArgument, InvalidData, InvalidRecords, NotFound, Problem, Unreachable, batches
+from perennial import (
+    Busy,
+    InvalidArgument,
+    InvalidData,
+    InvalidRecords,
+    NotFound,
+    Problem,
+    Uncertain,
+    Unreachable,
+    batches,
+    nats_bridge,
+)
 from perennial.appending import append
 from perennial.data import Block
 from perennial.exchange import Answer, NoAnswer, Pause, Request
@@ -294,6 +308,37 @@ def test_a_journal_has_notes_of_each_append_apart_which_are_on_disk_before_it_is
                 journal.announce([each])
                 journal.begin(each)
                 journal.end(each, f"{each.first}-0")
+
+
+def test_bridges_name_their_batches_each_by_its_consumer():
+    """Else messages of a second consumer would be taken for those of the first."""
+    keys = []
+
+    class Transport:
+        sender = "key"
+
+        async def run(self, posting):
+            keys.append(next(posting).headers["Idempotency-Key"])
+
+    for place in ("one", "two", "one"):
+        source = SimpleNamespace(place=place, since="today")
+        bridge = nats_bridge.Bridge(source, Transport(), SimpleNamespace(target="days"))
+        asyncio.run(bridge._post([nats_bridge.Message(sequence=1, reply="", data=b"{}")], []))
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_a_bridge_asks_about_messages_of_which_some_are_gone():
+    """They were sent, and no answer came. The others would be stored twice, as a batch of another name."""
+    options = SimpleNamespace(target="days", uncertain="refuse")
+    bridge = nats_bridge.Bridge(SimpleNamespace(place="one", since=""), SimpleNamespace(sender="key"), options)
+    bridge._note = replace(bridge._note, sent=time.time(), messages=((1, ""), (2, "")), stored=False)
+
+    async def read(sequence, reply):
+        return None if sequence == 2 else nats_bridge.Message(sequence=sequence, reply=reply, data=b"{}")
+
+    bridge._read = read
+    with pytest.raises(Uncertain, match="some are gone from NATS"):
+        asyncio.run(bridge._finish())
 
 
 def test_only_what_can_be_repeated_is(service: Service, faults):

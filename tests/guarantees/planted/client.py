@@ -165,6 +165,22 @@ def messages_that_are_sent_again_with_another_api_key() -> None:
     rewrite(nats_bridge.Bridge._finish, ("self._note.sender != self._transport.sender or ", ""))
 
 
+@bug(f"{_APPEND}::test_bridges_name_their_batches_each_by_its_consumer")
+def bridges_whose_batches_have_one_name() -> None:
+    """Messages of a second consumer, or of another stream, are taken for those of the first, and are lost."""
+    from perennial import nats_bridge
+
+    rewrite(nats_bridge.Bridge._post, ("json.dumps([self._source.place, sequences])", "json.dumps(sequences)"))
+
+
+@bug(f"{_APPEND}::test_a_bridge_asks_about_messages_of_which_some_are_gone")
+def messages_that_are_sent_again_without_those_that_are_gone() -> None:
+    """The service has all of them, and does not know the rest by another name."""
+    from perennial import nats_bridge
+
+    rewrite(nats_bridge.Bridge._finish, ("len(messages) < len(read)", "False"))
+
+
 @bug(f"{_BRIDGE}::test_messages_of_yesterday_without_an_answer_need_one_from_people[True-skip]")
 def a_bridge_that_does_not_read_its_notes() -> None:
     """Messages that were stored and not acknowledged come again, and are sent under another key."""

@@ -1,4 +1,4 @@
-"""Bugs in reading batches: records are stored that are not those that were sent."""
+"""Bugs in reading records: those are stored that were not sent, or more are read than fit into memory."""
 
 from __future__ import annotations
 
@@ -53,3 +53,11 @@ def an_id_that_is_cut_off() -> None:
     from service.streams.batches import arrow
 
     rewrite(arrow._RecordBatch._next_texts, ("ends[-1] > len(joined) or ", ""))
+
+
+@bug("tests/api/test_feature_maps.py::test_a_batch_is_limited_by_what_it_becomes")
+def predictions_of_as_many_records_as_a_body_holds() -> None:
+    """A small request takes gigabytes of memory, once its records are mapped."""
+    from service.api.routes import releases
+
+    rewrite(releases.predict_labels, ("if len(x) > layout.most_records:", "if False:"))
