@@ -141,7 +141,7 @@ def test_texts_that_are_not_utf8_name_no_unit():
 
 
 def test_an_id_of_which_a_part_came_is_refused():
-    """What came could be the id of somebody else."""
+    """The part could be the id of another unit."""
     before, _, ids = as_arrow(["anna-7"]).rpartition(np.array([0, 6], "<i4").tobytes())
     for end in (6, 7):
         body = before + np.array([0, end], "<i4").tobytes() + ids
