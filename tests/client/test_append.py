@@ -341,6 +341,19 @@ def test_a_bridge_asks_about_messages_of_which_some_are_gone():
         asyncio.run(bridge._finish())
 
 
+@pytest.mark.parametrize(("pending", "unacknowledged"), [(0, 0), (1, 0), (0, 1)])
+def test_a_bridge_has_ended_only_once_all_messages_are_acknowledged(pending, unacknowledged):
+    """A bridge that was killed may hold some, which come again."""
+
+    async def info(*_):
+        return SimpleNamespace(num_pending=pending, num_ack_pending=unacknowledged)
+
+    source = SimpleNamespace(stream=SimpleNamespace(consumer_info=info), since="")
+    options = SimpleNamespace(source="DAYS", consumer="one", target="days")
+    bridge = nats_bridge.Bridge(source, SimpleNamespace(sender="key"), options)
+    assert asyncio.run(bridge._is_empty()) is (pending == unacknowledged)
+
+
 def test_only_what_can_be_repeated_is(service: Service, faults):
     """A stream may have been made although no answer came: to make it again would say that its name is taken."""
     client, transport = faults
