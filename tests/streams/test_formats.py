@@ -123,12 +123,14 @@ def test_a_number_within_an_array_is_none(column):
         (JSON, b'{"x":[[1,2]],"y":[0],"y":[1]}'),
         (JSON, '{"x":[[1,2]],"y":[0]}'.encode("utf-16")),
         (NDJSON, b'{"x":[1,2],"y":0,"y":1}'),
+        pytest.param(NDJSON, b'{"x":{"a":1,"b":2},"y":0,"y":1}', id="by name"),
         (NDJSON, '{"x":[1,2],"y":0}'.encode("utf-16")),
     ],
 )
 def test_what_could_be_read_in_two_ways_is_refused(kind, body):
+    layout = replace(TWO, names=Names(columns=("a", "b"))) if b'"a"' in body else TWO
     with pytest.raises(InvalidRecords, match="invalid") as refusal:
-        READERS[kind](body, TWO)
+        READERS[kind](body, layout)
     ((_, reason),) = refusal.value.reasons
     assert "not JSON, in UTF-8 and with each name once" in reason
 
