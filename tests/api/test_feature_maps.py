@@ -178,3 +178,8 @@ def test_a_batch_is_limited_by_what_it_becomes(service: Service):
     for _ in range(3):  # at first its stream is not known yet: then it is read without the framework
         problem = refused(service.client().post(f"/v1/streams/{stream}/records", json=body), 413, "too-large")
         assert "at most 512 records" in problem["detail"]
+    name = service.publish(stream, {"kind": "independent_batches", "batch": 5})
+    service.post(stream, [[0]] * 5, [0, 1, 0, 1, 0])
+    service.released(name, time=5)
+    answer = service.client().post(f"/v1/publications/{name}/predict", json={"x": body["x"]})
+    assert "At most 512 records" in refused(answer, 413, "too-large")["detail"]

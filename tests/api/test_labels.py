@@ -226,6 +226,10 @@ def test_how_many_labels_came_is_told_to_who_may_give_some(service: Service):
     assert ok(service.client(reader).get("/v1/publications?limit=1"))["items"][0]["labels"] is None
     other = service.publish(service.stream(), {"kind": "sliding_window", "block": 5, "blocks": 1})
     assert ok(service.client(labeller).get(f"/v1/publications/{other}"))["labels"] is None
+    boundary = [
+        ok(service.client().get(f"/v1/publications/{each}/card"))["trust_boundary"] for each in (publication, other)
+    ]
+    assert ["The people who label" in str(each) for each in boundary] == [True, False]
 
 
 def labels_of(service: Service, publication: str):

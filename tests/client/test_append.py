@@ -1,6 +1,10 @@
 """Appending: every record once, whatever happens on the way; and what can't be appended is said."""
 
+import asyncio
 import json
+import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -8,9 +12,22 @@ import pandas as pd
 import pytest
 
 import perennial
-from perennial import Busy, InvalidArgument, InvalidData, InvalidRecords, NotFound, Problem, Unreachable, batches
+from perennial import (
+    Busy,
+    InvalidArgument,
+    InvalidData,
+    InvalidRecords,
+    NotFound,
+    Problem,
+    Uncertain,
+    Unreachable,
+    batches,
+    nats_bridge,
+)
 from perennial.appending import append
+from perennial.data import Block
 from perennial.exchange import Answer, NoAnswer, Pause, Request
+from perennial.journal import opened
 from tests.client.conftest import numbered, posts
 from tests.conftest import Service, ok
 
@@ -268,6 +285,73 @@ def test_a_batch_is_the_same_bytes_again(encoding):
 
     (block,) = blocks((X, Y))
     assert batches.encode(block) == batches.encode(block)
+
+
+def test_a_batch_is_known_again_by_all_that_it_holds():
+    """A load that goes on would take a batch with other labels or units for the one that is stored."""
+    x, y, unit = np.arange(4.0).reshape(2, 2), np.array([0, 1]), np.array(["a", "b"], dtype=object)
+    batch = Block(x=x, y=y, unit=unit)
+    others = [replace(batch, **{name: each[::-1]}) for name, each in vars(batch).items()]
+    others += [replace(batch, **{name: None}) for name in vars(batch)]
+    others += [Block(x=x.reshape(shape), y=None) for shape in ((2, 2), (4, 1))]
+    assert len({batches.Batch(first=0, block=each).digest for each in (batch, *others)}) == 1 + len(others)
+
+
+def test_a_journal_has_notes_of_each_append_apart_which_are_on_disk_before_it_is_sent(tmp_path):
+    """Else records of a second stream would be taken for those of the first, or a power cut would double a batch."""
+    batch = batches.Batch(first=0, block=Block(x=X, y=Y))
+    for stream in ("days", "nights"):
+        with opened(tmp_path / "days.sqlite", stream, "key", "sender", "refuse") as journal:
+            for each in (batch, replace(batch, first=len(X))):
+                assert journal.accepted(each) is None
+                assert journal._database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+                journal.announce([each])
+                journal.begin(each)
+                journal.end(each, f"{each.first}-0")
+
+
+def test_bridges_name_their_batches_each_by_its_consumer():
+    """Else messages of a second consumer would be taken for those of the first."""
+    keys = []
+
+    class Transport:
+        sender = "key"
+
+        async def run(self, posting):
+            keys.append(next(posting).headers["Idempotency-Key"])
+
+    for place in ("one", "two", "one"):
+        source = SimpleNamespace(place=place, since="today")
+        bridge = nats_bridge.Bridge(source, Transport(), SimpleNamespace(target="days"))
+        asyncio.run(bridge._post([nats_bridge.Message(sequence=1, reply="", data=b"{}")], []))
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_a_bridge_asks_about_messages_of_which_some_are_gone():
+    """They were sent, and no answer came. The others would be stored twice, as a batch of another name."""
+    options = SimpleNamespace(target="days", uncertain="refuse")
+    bridge = nats_bridge.Bridge(SimpleNamespace(place="one", since=""), SimpleNamespace(sender="key"), options)
+    bridge._note = replace(bridge._note, sent=time.time(), messages=((1, ""), (2, "")), stored=False)
+
+    async def read(sequence, reply):
+        return None if sequence == 2 else nats_bridge.Message(sequence=sequence, reply=reply, data=b"{}")
+
+    bridge._read = read
+    with pytest.raises(Uncertain, match="some are gone from NATS"):
+        asyncio.run(bridge._finish())
+
+
+@pytest.mark.parametrize(("pending", "unacknowledged"), [(0, 0), (1, 0), (0, 1)])
+def test_a_bridge_has_ended_only_once_all_messages_are_acknowledged(pending, unacknowledged):
+    """A bridge that was killed may hold some, which come again."""
+
+    async def info(*_):
+        return SimpleNamespace(num_pending=pending, num_ack_pending=unacknowledged)
+
+    source = SimpleNamespace(stream=SimpleNamespace(consumer_info=info), since="")
+    options = SimpleNamespace(source="DAYS", consumer="one", target="days")
+    bridge = nats_bridge.Bridge(source, SimpleNamespace(sender="key"), options)
+    assert asyncio.run(bridge._is_empty()) is (pending == unacknowledged)
 
 
 def test_only_what_can_be_repeated_is(service: Service, faults):

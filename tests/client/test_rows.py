@@ -88,6 +88,13 @@ def test_a_row_without_a_wanted_feature_is_named():
         list(blocks(iter([{"x": {"a": 1}}, {"x": {"b": 1}}]), features=["a"]))
 
 
+@pytest.mark.parametrize("kind", ["int64", "float32"])
+def test_a_null_in_a_table_is_missing(kind):
+    """The memory beneath it holds some number."""
+    with pytest.raises(InvalidRow, match="Column 'a': row 1, counted from 0, is missing"):
+        list(blocks(pa.table({"a": pa.array([1, None, 3], kind)})))
+
+
 def _filled_again(shape: tuple[int, ...], times: int) -> Iterator[np.ndarray]:
     """Yield one array again and again, each time with the next numbers, as readers do that spare memory."""
     array = np.empty(shape)
@@ -103,9 +110,9 @@ def _filled_again(shape: tuple[int, ...], times: int) -> Iterator[np.ndarray]:
         (lambda: ((x, x[:, 0]) for x in _filled_again((5, 1), 4)), 20),
         (lambda: ({"x": x} for x in _filled_again((5, 1), 4)), 20),
         (lambda: _filled_again((1,), 6), 6),
-        (lambda: ((x, 0) for x in _filled_again((1,), 6)), 6),
+        (lambda: ((x, x[..., 0]) for x in _filled_again((1,), 6)), 6),
         (lambda: map(_Tensor, _filled_again((1,), 6)), 6),
-        (lambda: ({"x": x, "y": 0} for x in _filled_again((1,), 6)), 6),
+        (lambda: ({"x": x, "y": x[..., 0]} for x in _filled_again((1,), 6)), 6),
     ],
     ids=["arrays", "pairs of arrays", "columns", "rows", "pairs of rows", "tensors", "records"],
 )
@@ -114,6 +121,10 @@ def test_an_array_that_is_filled_again_is_sent_as_it_was_each_time(items, record
     """Else the records at the end of an array would be lost, and later ones sent twice."""
     batches = list(cut(blocks(items(), unit=np.arange(records) if ids else None), 3))
     assert np.concatenate([batch.block.x[:, 0] for batch in batches]).tolist() == list(range(records))
+    assert [y for batch in batches for y in (() if batch.block.y is None else batch.block.y)] in (
+        [],
+        list(range(records)),
+    )
 
 
 def test_a_frame_that_is_filled_again_is_sent_as_it_was_each_time():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from service.streams.batches import READERS, InvalidRecords, arrow, columns, rows
+from service.streams.batches.checks import FEW_LABELS
 from service.streams.layout import RecordLayout
 from service.streams.names import Names
 from service.streams.schema import stored_schema
@@ -83,6 +84,16 @@ def test_the_same_mistakes_get_the_same_reasons(name, layout, x, y, reasons):
     assert list(refusal.value.reasons) == reasons
 
 
+@formats
+@pytest.mark.parametrize("wrong", [0.5, 2, -1])
+def test_of_many_labels_too_each_is_looked_at(name, wrong):
+    """Many are looked at as an array, not one by one."""
+    y = [*[0, 1] * FEW_LABELS, wrong]
+    with pytest.raises(InvalidRecords) as refusal:
+        read(name, [[1, 2]] * len(y), y, TWO)
+    assert list(refusal.value.reasons) == [(len(y) - 1, LABEL)]
+
+
 @pytest.mark.parametrize("name", [name for name in WRITERS if name != "arrow, fixed"])
 def test_rows_of_the_wrong_length_are_named(name):
     with pytest.raises(InvalidRecords) as refusal:
@@ -99,18 +110,27 @@ def test_arrow_numbers_of_any_type_are_taken(kind):
     assert np.array_equal(y["y"], [0, 1])
 
 
+@pytest.mark.parametrize("column", ['"x":[[1,[2]],[3,4]],"y":[0,1]', '"x":[[1,2],[3,4]],"y":[0,[1]]'], ids=["x", "y"])
+def test_a_number_within_an_array_is_none(column):
+    with pytest.raises(InvalidRecords) as refusal:
+        READERS[JSON](f"{{{column}}}".encode(), TWO)
+    assert [reason.partition(" is ")[2] for _, reason in refusal.value.reasons] == ["not a number"]
+
+
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
         (JSON, b'{"x":[[1,2]],"y":[0],"y":[1]}'),
         (JSON, '{"x":[[1,2]],"y":[0]}'.encode("utf-16")),
         (NDJSON, b'{"x":[1,2],"y":0,"y":1}'),
+        pytest.param(NDJSON, b'{"x":{"a":1,"b":2},"y":0,"y":1}', id="by name"),
         (NDJSON, '{"x":[1,2],"y":0}'.encode("utf-16")),
     ],
 )
 def test_what_could_be_read_in_two_ways_is_refused(kind, body):
+    layout = replace(TWO, names=Names(columns=("a", "b"))) if b'"a"' in body else TWO
     with pytest.raises(InvalidRecords, match="invalid") as refusal:
-        READERS[kind](body, TWO)
+        READERS[kind](body, layout)
     ((_, reason),) = refusal.value.reasons
     assert "not JSON, in UTF-8 and with each name once" in reason
 
@@ -212,12 +232,26 @@ class TestArrow:
         assert np.isfinite(columns["x"]).all()
         assert np.isin(columns["y"], [0, 1]).all()
 
-    def test_lists_need_not_begin_at_the_first_number(self):
+    def lists(self, numbers: object, *ends: int) -> bytes:
         kind = nanoarrow.list_(nanoarrow.float32())
+        x = nanoarrow.c_array_from_buffers(kind, len(ends) - 1, [None, np.array(ends, np.int32)], children=[numbers])
+        return as_stream({"x": kind}, (len(ends) - 1, [x]))
+
+    def test_lists_need_not_begin_at_the_first_number(self):
         numbers = nanoarrow.c_array(np.arange(8, dtype=np.float32))
-        x = nanoarrow.c_array_from_buffers(kind, 2, [None, np.array([3, 5, 7], np.int32)], children=[numbers])
-        body = as_stream({"x": kind}, (2, [x]))
-        assert np.array_equal(READERS[ARROW](body, UNLABELLED)["x"], [[3, 4], [5, 6]])
+        assert np.array_equal(READERS[ARROW](self.lists(numbers, 3, 5, 7), UNLABELLED)["x"], [[3, 4], [5, 6]])
+        numbers = nanoarrow.c_array([0, 1, 2, 3, 4, None, 6, 7], nanoarrow.float32())
+        with pytest.raises(InvalidRecords) as refusal:
+            READERS[ARROW](self.lists(numbers, 3, 5, 7), UNLABELLED)
+        assert list(refusal.value.reasons) == [(1, f"x: column 0 {MISSING}")]
+
+    @pytest.mark.parametrize("ends", [[0, 2, 100, 102, 4], [0, 2, 4, 6, 9]])
+    def test_lists_elsewhere_than_within_the_numbers_are_refused(self, ends):
+        right = [0, 2, 4, 6, 8]
+        body = self.lists(nanoarrow.c_array(np.arange(8, dtype=np.float32)), *right)
+        assert body.count(np.array(right, "<i4").tobytes()) == 1
+        body = body.replace(np.array(right, "<i4").tobytes(), np.array(ends, "<i4").tobytes())
+        assert self.reason(body, UNLABELLED) == "the body is not an Arrow IPC stream"
 
     def test_a_damaged_schema_is_refused(self):
         damaged = zlib.decompress(base64.b85decode(DAMAGED))  # it ends a process in which nanoarrow 0.9.0 reads it

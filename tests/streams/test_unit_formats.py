@@ -140,6 +140,18 @@ def test_texts_that_are_not_utf8_name_no_unit():
     assert list(refusal.value.reasons) == [(1, NO_ID)]
 
 
+def test_an_id_of_which_a_part_came_is_refused():
+    """The part could be the id of another unit."""
+    before, _, ids = as_arrow(["anna-7"]).rpartition(np.array([0, 6], "<i4").tobytes())
+    for end in (6, 7):
+        body = before + np.array([0, end], "<i4").tobytes() + ids
+        if end == 6:
+            assert READERS[ARROW](body, LAYOUT)["unit"] == ["anna-7"]
+        else:
+            with pytest.raises(InvalidRecords):
+                READERS[ARROW](body, LAYOUT)
+
+
 @pytest.mark.parametrize("name", ["json", "ndjson"])
 def test_streams_of_texts_have_units_too(name):
     media_type = WRITERS[name][0]

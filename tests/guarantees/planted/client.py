@@ -1,4 +1,4 @@
-"""Bugs in the Python client, which append records twice."""
+"""Bugs in the Python client, which append records twice, or others than were given."""
 
 from __future__ import annotations
 
@@ -90,6 +90,41 @@ def a_batch_that_has_grown_and_is_taken_for_the_old_one() -> None:
     rewrite(journal.Journal._as_before, ("known.records < len(batch.block)", "False"))
 
 
+@bug(f"{_APPEND}::test_a_batch_is_known_again_by_all_that_it_holds")
+def a_batch_with_other_labels_that_is_taken_for_the_old_one() -> None:
+    """A load with a journal goes on with new labels as if they were stored."""
+    from perennial import batches
+
+    rewrite(batches._digest, ("if block.y is not None:", "if False:"))
+
+
+@bug(f"{_APPEND}::test_a_batch_is_known_again_by_all_that_it_holds")
+def a_batch_of_other_units_that_is_taken_for_the_old_one() -> None:
+    """A load with a journal goes on with new ids as if they were stored: records count for other persons."""
+    from perennial import batches
+
+    rewrite(batches._digest, ("if block.unit is not None:", "if False:"))
+
+
+_NOTES = f"{_APPEND}::test_a_journal_has_notes_of_each_append_apart_which_are_on_disk_before_it_is_sent"
+
+
+@bug(_NOTES)
+def a_batch_of_another_stream_that_counts_as_accepted() -> None:
+    """One file has the notes of both, which are appended under one key: the second stream stays empty."""
+    from perennial import journal
+
+    rewrite(journal.opened, ('f"{stream} {key}"', "key"))
+
+
+@bug(_NOTES)
+def batches_that_are_sent_before_their_announcement_is_on_disk() -> None:
+    """After a power cut on the next day nobody knows that they were sent: they are stored twice."""
+    from perennial import journal
+
+    rewrite(journal.Journal.end, ("self._database.execute(_ON_DISK)", "pass"))
+
+
 @bug(f"{_JOURNAL}::test_the_service_knows_keys_of_each_api_key_apart")
 def a_batch_that_is_sent_again_with_another_api_key() -> None:
     """The service remembers keys for each API key, so it does not know this one."""
@@ -130,12 +165,55 @@ def messages_that_are_sent_again_with_another_api_key() -> None:
     rewrite(nats_bridge.Bridge._finish, ("self._note.sender != self._transport.sender or ", ""))
 
 
+@bug(f"{_APPEND}::test_bridges_name_their_batches_each_by_its_consumer")
+def bridges_whose_batches_have_one_name() -> None:
+    """Messages of a second consumer, or of another stream, are taken for those of the first, and are lost."""
+    from perennial import nats_bridge
+
+    rewrite(nats_bridge.Bridge._post, ("json.dumps([self._source.place, sequences])", "json.dumps(sequences)"))
+
+
+@bug(f"{_APPEND}::test_a_bridge_asks_about_messages_of_which_some_are_gone")
+def messages_that_are_sent_again_without_those_that_are_gone() -> None:
+    """The service has all of them, and does not know the rest by another name."""
+    from perennial import nats_bridge
+
+    rewrite(nats_bridge.Bridge._finish, ("len(messages) < len(read)", "False"))
+
+
+@bug(f"{_APPEND}::test_a_bridge_has_ended_only_once_all_messages_are_acknowledged[0-1]")
+def messages_that_a_killed_bridge_held_and_the_next_leaves() -> None:
+    """With --once it says that none is left, though the consumer will deliver them again."""
+    from perennial import nats_bridge
+
+    rewrite(nats_bridge.Bridge._is_empty, (" and not consumer.num_ack_pending", ""))
+
+
 @bug(f"{_BRIDGE}::test_messages_of_yesterday_without_an_answer_need_one_from_people[True-skip]")
 def a_bridge_that_does_not_read_its_notes() -> None:
     """Messages that were stored and not acknowledged come again, and are sent under another key."""
     from perennial import nats_bridge
 
     rewrite(nats_bridge.Bridge.batches, ("await self._finish()", "pass"))
+
+
+_FILLED = "test_an_array_that_is_filled_again_is_sent_as_it_was_each_time[without units-pairs of rows]"
+
+
+@bug(f"tests/client/test_rows.py::{_FILLED}")
+def labels_that_are_filled_again_and_sent() -> None:
+    """Records go with the label of the last one."""
+    from perennial import data
+
+    rewrite(data._blocks_or_rows, ("copy(y)", "y"))
+
+
+@bug("tests/client/test_rows.py::test_a_null_in_a_table_is_missing[int64]")
+def what_is_null_in_a_table_and_sent() -> None:
+    """A record goes with whatever number lies beneath what is missing, mostly 0."""
+    from perennial import arrow_tables
+
+    rewrite(arrow_tables._array, ("array.null_count or ", ""))
 
 
 @bug("tests/api/test_canary.py::test_logs_answers_and_metrics_repeat_nothing")

@@ -387,3 +387,11 @@ def a_unit_that_is_read_at_two_moments() -> None:
     from service.api.routes import units
 
     rewrite(units.get_unit, ("connection.execute(ONE_VIEW)", "pass"))
+
+
+@bug("tests/api/test_labels.py::test_how_many_labels_came_is_told_to_who_may_give_some")
+def a_card_that_is_silent_about_people_who_label() -> None:
+    """People approve it who are not told that others see records."""
+    from service.api.card import content
+
+    rewrite(content._trust_boundary, ("publication.asks_people", "False"))
