@@ -34,7 +34,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.engine import Compiled, make_url
-from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InvalidRequestError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoneIsFree
 from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -130,14 +130,21 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Everything inside commits together, or nothing does."""
-        with self._answering(), self.engine.begin() as connection:
+        with self._answering(), self._connected() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def look(self) -> Iterator[Connection]:
         """Open a transaction that is undone in the end: locks that it took cost no commit that waits for the disk."""
-        with self._answering(), self.engine.connect() as connection:
+        with self._answering(), self._connected() as connection:
             yield connection
+
+    def _connected(self) -> Connection:
+        try:
+            return self.engine.connect()
+        except InvalidRequestError as error:  # SQLAlchemy's word for a new connection that `_still_open` found ended
+            self._away_at = time.monotonic()
+            raise DatabaseUnavailable("PostgreSQL ends connections as soon as they are made") from error
 
     @contextmanager
     def _answering(self) -> Iterator[None]:

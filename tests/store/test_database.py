@@ -3,14 +3,15 @@
 import threading
 import time
 from contextlib import suppress
+from select import POLLIN, poll
 
 import psycopg
 import pytest
-from sqlalchemy import LargeBinary, bindparam, func, literal, select, text
+from sqlalchemy import LargeBinary, bindparam, event, func, literal, select, text
 
 from service.store.database import Database, DatabaseUnavailable, heard, notify, pipelined, read_together, within
 from service.store.tables import streams
-from tests.conftest import wait_until
+from tests.conftest import HANG_SECONDS, wait_until
 
 
 @pytest.fixture(params=[True, False], ids=["pipelined", "one by one"])
@@ -56,6 +57,27 @@ def test_a_connection_that_is_cut_is_told_and_replaced(world, database):
     other.close()
     with database.transaction() as connection:
         assert read_together(connection, (select(streams), {})) == [[]]
+
+
+@pytest.mark.parametrize("use", [Database.transaction, Database.look])
+def test_a_connection_that_is_cut_when_it_was_just_made_is_told(world, database, use):
+    other = Database(world.settings.database_url)
+
+    def cut(session, _):
+        with other.transaction() as connection:
+            connection.execute(text("SELECT pg_terminate_backend(:one)"), {"one": session.info.backend_pid})
+        polling = poll()
+        polling.register(session.fileno(), POLLIN)
+        assert polling.poll(1000 * HANG_SECONDS)
+
+    event.listen(database.engine, "connect", cut)
+    with pytest.raises(DatabaseUnavailable, match="as soon as they are made"), use(database):
+        pass
+    assert database.was_away(HANG_SECONDS)
+    event.remove(database.engine, "connect", cut)
+    with use(database) as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    other.close()
 
 
 def test_a_query_that_fails_takes_the_whole_transaction_with_it(database):
