@@ -352,7 +352,7 @@ def a_dead_letter_that_is_dropped_on_every_stream() -> None:
 
 @bug("tests/store/test_database.py::test_a_connection_that_is_cut_when_it_was_just_made_is_told[pipelined-transaction]")
 def connections_that_are_cut_when_they_were_just_made() -> None:
-    """Who asks is told of an error of ours, and asks no more."""
+    """A client is answered that the service is broken, and asks no more."""
     from service.store.database import Database
 
     rewrite(Database._connected, ("except InvalidRequestError as error:", "except ZeroDivisionError as error:"))
