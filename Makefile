@@ -55,7 +55,7 @@ test:
 
 most times more: export PYTHONDONTWRITEBYTECODE =
 most: venv
-	-$(BIN)/python -m pytest --collect-only -q > .venv/collected
+	-$(BIN)/python -m pytest --collect-only -q > /dev/null
 	$(PYTEST) -m "not alone and (not more or first)"
 
 # All that `make test` leaves out and every landing needs: tests of times, while nothing else runs; whole journeys through

@@ -60,7 +60,7 @@ vars(httpx._config.DEFAULT_TIMEOUT_CONFIG).update(vars(httpx.Timeout(HANG_SECOND
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="run what `make test` leaves out, and nothing else")
+    parser.addoption("--long", action="store_true", help="run the tests marked long, and no others")
     parser.addoption("--planted", action="store_true", help="plant bugs, and see that each is caught by its test")
     parser.addoption("--plant", help="run with this bug of tests/guarantees/planted")
     parser.addoption("--kills", type=int, default=3, help="how many kill -9s tests/faults/test_kill.py does")

@@ -191,7 +191,7 @@ def test_while_something_is_known_against_it_nothing_is_compared(bench: Bench):
         identity = now.id if table is tables.publications else now.stream_id
         with bench.database.transaction() as connection:
             connection.execute(update(table).where(table.c.id == identity).values(values))
-        if anew:  # nobody looks for a change of what never changes
+        if anew:  # the answerer remembers what never changes
             held.forget_records()
         return bench.ask(answerer, share(2))[0].measured
 

@@ -197,7 +197,7 @@ def test_a_lease_that_was_given_back_tells_of_no_attempt(bench: Bench):
 
 
 def database_goes_away(bench: Bench) -> None:
-    """It is away for a moment, in which the lease of whoever is at a publication runs out."""
+    """Cut one connection, and let the leases of all workers run out."""
     with pytest.raises(DatabaseUnavailable), bench.database.transaction() as connection:
         connection.connection.driver_connection.close()
         connection.execute(select(1))

@@ -201,7 +201,7 @@ def test_who_did_not_pay_on_arrival_is_found(bench: Bench):
     with bench.database.transaction() as connection:
         other = replace(bench.now(), id=bench.identity + 1)
         assert newest(connection, bench.now()) is not None
-        assert newest(connection, other) is None, "nobody pays for another publication"
+        assert newest(connection, other) is None, "charges of one publication pay for no other"
         owed = bench.now().obligations
         dearer = owed["charging"] | {"event": owed["charging"]["event"] | {"scale": 0.01}}
         connection.execute(update(tables.publications).values(obligations=owed | {"charging": dearer}))

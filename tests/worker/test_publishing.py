@@ -63,7 +63,7 @@ def test_every_release_has_its_charge_and_every_step_is_published_once(bench: Be
 
 
 def locked(bench: Bench) -> set[str]:
-    """Return the tables of which somebody has locked a row."""
+    """Return the tables in which another transaction holds the lock of a row."""
     of_ledger = (tables.leases, tables.streams, tables.publications)
     with bench.database.transaction() as connection:
         rows = {each: len(connection.execute(select(each)).all()) for each in of_ledger}

@@ -119,7 +119,7 @@ def a_batch_of_another_stream_that_counts_as_accepted() -> None:
 
 @bug(_NOTES)
 def batches_that_are_sent_before_their_announcement_is_on_disk() -> None:
-    """After a power cut on the next day nobody knows that they were sent: they are stored twice."""
+    """After a power cut the client does not know that it sent them, and the next day it sends them again."""
     from perennial import journal
 
     rewrite(journal.Journal.end, ("self._database.execute(_ON_DISK)", "pass"))

@@ -266,7 +266,7 @@ def a_step_that_is_charged_without_the_streams_lock() -> None:
 
 @bug("tests/worker/test_publishing.py::test_every_door_to_the_ledger_locks_what_it_says")
 def a_publication_that_is_ended_without_its_lock() -> None:
-    """It is moved on by somebody else, from what it was."""
+    """Another transaction charges for it meanwhile, as if it had not ended."""
     from service.store import locks
 
     locks._PUBLICATION = locks.publications.one()

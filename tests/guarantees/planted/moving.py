@@ -43,7 +43,7 @@ def answers_after_the_first_ones_that_are_not_taken_along() -> None:
 
 @bug(_MEMORY)
 def dead_letters_after_the_first_ones_that_are_left_behind() -> None:
-    """Most of many dead letters are deleted though nobody dropped them."""
+    """A move takes the first dead letters along, and loses the others."""
     from service.log import MovedLog
 
     rewrite(MovedLog.letters, ('after = f"({some[-1][0].decode()}"', "return"))

@@ -336,7 +336,7 @@ def an_end_of_one_publication_that_ends_all() -> None:
 
 @bug(f"{_OTHERS}::test_what_becomes_of_a_stream_changes_no_other")
 def a_resumed_stream_that_moves_all() -> None:
-    """Every stream goes on with the batch that one of them was resumed at."""
+    """An operator who resumes one stream moves the place from which all streams are read."""
     from service.store import numbering
 
     rewrite(numbering.resume, (".where(streams.c.id == stream.id)", ""))
@@ -344,7 +344,7 @@ def a_resumed_stream_that_moves_all() -> None:
 
 @bug(f"{_OTHERS}::test_what_becomes_of_a_stream_changes_no_other")
 def a_dead_letter_that_is_dropped_on_every_stream() -> None:
-    """A batch that another stream has lost is forgotten, and nobody has looked at it."""
+    """An operator who drops a dead letter of one stream drops those of other streams too."""
     from service.store import numbering
 
     rewrite(numbering.drop_dead_letter, ("(dead_letters.c.stream_id == stream) & ", ""))

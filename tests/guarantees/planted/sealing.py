@@ -330,7 +330,7 @@ def a_lost_lease_that_counts_as_held() -> None:
     "test_a_stream_that_moved_while_its_lease_was_taken_is_left_to_the_sealer_of_its_new_primary"
 )
 def leases_of_streams_that_are_elsewhere() -> None:
-    """A worker renews the lease of a stream that has moved, and nobody numbers its batches."""
+    """A worker keeps the lease of a stream that has moved, so that no worker numbers its batches."""
     from service.worker.sealer import Sealer
 
     rewrite(Sealer._read, ("self._keeper.drop(*mine.values())", "pass"))

@@ -155,7 +155,7 @@ def a_kill_that_a_worker_in_trouble_forgets() -> None:
 
 @bug("tests/worker/test_attempts.py::test_a_note_that_could_not_be_written_is_written_before_the_next_attempt[run out]")
 def an_attempt_that_is_forgotten_while_the_database_is_away() -> None:
-    """Noise is drawn again after an unforeseen end that nobody could note."""
+    """A worker that could not note an unforeseen end of a step draws its noise again."""
     from service.worker.publisher import Publisher
 
     rewrite(Publisher._may_try, ("self._desk.owed.get(turn.publication.promise) == at", "False"))

@@ -175,7 +175,7 @@ def test_an_erased_slot_is_selected_as_a_record_on_the_hyperplane_and_adds_nothi
 
 @BOTH
 def test_the_selected_slots_that_are_empty_are_named_with_what_is_asked_for(batching, monkeypatch):
-    """Erased, or not finite: they are asked for, and count, but nobody can be shown them. Few are read at a time."""
+    """A step asks for erased slots and rows that are not finite, and counts them, but has nothing to show people."""
     monkeypatch.setattr(active_learning, "AT_ONCE", 3)
     mechanism = publication(task=PEOPLE, **batching)
     x, _ = data(classes=2)
