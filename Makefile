@@ -63,7 +63,7 @@ most: venv
 test-more: venv programs times more
 
 more: venv
-	$(PYTEST) -m "more and not first"
+	$(PYTEST) -m "more and not kept"
 
 times: venv
 	$(BIN)/python -m pytest -m alone

@@ -91,8 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             (left if bool(item.get_closest_marker(mark)) == wanted else other).append(item)
         config.hook.pytest_deselected(items=other)
         items[:] = left
-    for item in _first_cases(items):
-        item.add_marker("first")
+    for case in _kept_cases(items):
+        case.add_marker("kept")
     # Processes take a unit after the other: who begins a long one last ends long after the others. So slow ones come
     # first, then those of many tests, and last those of one or two. Units that only compute are spread among those that
     # wait for servers, since the processors would idle otherwise.
@@ -106,13 +106,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: place[unit[item]])
 
 
-def _first_cases(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the first case of each test that is marked `more` and has several."""
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("more"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return [several[0] for several in cases.values() if len(several) > 1]
+def _kept_cases(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the first case of each test marked `more` that has several, and the cases by which planted bugs are caught."""
+    dear = [item for item in items if item.get_closest_marker("more")]
+    named = {bug.caught_by for bug in planted.BUGS.values()}
+    kept = []
+    for _, (first, *others) in itertools.groupby(dear, lambda item: item.nodeid.partition("[")[0]):
+        kept += [case for case in (first, *others) if case.nodeid in named or others and case is first]
+    return kept
 
 
 class Scheduling(LoadFileScheduling):

@@ -93,6 +93,7 @@ def test_pure_publications_count_as_tanh_and_hardly_fit(service: Service, stream
     service.verifies(stream)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("unit", [{}, {"unit": {"max_records": 2}}], ids=["records", "units"])
 @pytest.mark.parametrize("promise", [{"epsilon": 0.5, "delta": 0}, {"epsilon": 0.5, "delta": 1e-6}])
 def test_a_publication_is_never_shown_above_its_own_cap(service: Service, promise, unit):

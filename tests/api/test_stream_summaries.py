@@ -201,6 +201,7 @@ def look_at_all(connection: Connection) -> None:
     overview(connection, declassified=declassified)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("ask", [list_all, look_at_all])
 def test_more_streams_take_no_more_queries(service: Service, database: Database, ask: Callable[[Connection], None]):
     body = []

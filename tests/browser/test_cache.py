@@ -1,5 +1,6 @@
 """A browser's cache, in which releases stay, is no way to another stream's publication of the same name."""
 
+import pytest
 from playwright.sync_api import Page
 
 from tests.browser.looking import enter
@@ -8,6 +9,7 @@ from tests.conftest import Service, ok, publication
 WINDOW = {"kind": "sliding_window", "block": 5, "blocks": 1}
 
 
+@pytest.mark.more
 def test_a_release_is_not_shown_to_the_next_key(service: Service, page: Page):
     """The browser asks with the tag of what it has, also where `Vary` says that it was given to another key."""
     streams, released = [service.stream(), service.stream()], []

@@ -28,6 +28,7 @@ def test_it_prints_on_one_sheet(reader: Page, card: str, paper):
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
 
 
+@pytest.mark.more
 def test_it_can_be_read_on_a_phone_and_on_a_desktop(reader: Page, card: str):
     reader.goto(card)
     show(reader, "card")

@@ -92,6 +92,7 @@ def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: 
     expect(page.locator("#quality-said")).to_contain_text("clearly worse than in the blocks before")
 
 
+@pytest.mark.more
 def test_an_evaluation_shows_its_publications_side_by_side(service: Service, page: Page, evaluated):
     learns, stays, evaluation = evaluated
     visit(page, service, evaluation)

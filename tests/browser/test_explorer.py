@@ -31,6 +31,7 @@ def upload(page: Page, name: str) -> None:
         batch.fill("20")
 
 
+@pytest.mark.more
 def test_a_comparison_is_asked_for_and_its_curves_and_table_appear(reader: Page, service: Service):
     page = reader
     page.goto("/dashboard/explorer")

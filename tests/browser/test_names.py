@@ -13,6 +13,7 @@ COLUMNS = [{"name": "height", "unit": "cm", "range": [0, 80]}, {"name": "weight"
 CLASSES = ["cat", "dog"]
 
 
+@pytest.mark.more
 def test_pages_show_names_of_columns_and_classes(service: Service, page: Page):
     stream = unlabelled(service, columns=COLUMNS, class_names=CLASSES)
     publication = publish(service, stream)

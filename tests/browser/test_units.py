@@ -53,6 +53,7 @@ def test_a_publication_speaks_of_units_and_tells_one_sum(service: Service, page:
     show(page, "units")
 
 
+@pytest.mark.more
 def test_a_stream_tells_its_unit_and_what_is_set_aside(service: Service, page: Page, people, fitted):
     enter(page.context, service.key("read"))
     page.goto(f"/dashboard/streams/{people}")

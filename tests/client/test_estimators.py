@@ -47,6 +47,7 @@ def model(loss: str, features: int, *, named: bool = False) -> Model:
     return Model(parameters=parameters, metadata={"publication": "p", "version": 1, "time": 3, "model": described})
 
 
+@pytest.mark.more
 @pytest.mark.filterwarnings("ignore")  # of scikit-learn's, about what it calls itself
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("loss", ABOUT_FIT_OF)

@@ -51,6 +51,7 @@ def walked(service: Service, tmp_path_factory: pytest.TempPathFactory):
     names["client"].close()
 
 
+@pytest.mark.more
 def test_from_a_csv_file_to_a_private_model_in_ten_lines(walked):
     """Without scales it would be no better than the larger class, which .54 of the days are.
 

@@ -124,6 +124,7 @@ def test_objects_that_are_not_there_are_named(service: Service, load, bucket, tm
         assert f"can't read {address}: there is no such object" in capsys.readouterr().err
 
 
+@pytest.mark.more
 def test_other_addresses_are_refused(service: Service, load, capsys):
     with pytest.raises(SystemExit):
         load(service.stream(), "ftp://days/of/may.csv")

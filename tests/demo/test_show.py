@@ -45,6 +45,7 @@ def test_the_screen_shows_what_the_service_says_beside_public_test_days():
     assert "1 of its 2 intervals" in " ".join(out.getvalue().split())
 
 
+@pytest.mark.more
 def test_the_chart_shows_what_the_service_says():
     from demo import chart
 

@@ -6,6 +6,7 @@ from tests.docs import words
 from tests.docs.words import findings
 
 
+@pytest.mark.more
 def test_no_file_has_a_finding():
     assert [finding for path in words.files() for finding in findings(path)] == []
 

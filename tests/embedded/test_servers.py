@@ -273,6 +273,7 @@ def test_an_initdb_killed_in_the_middle_is_done_again(tmp_path, contents, proces
     assert not (data_dir / "postgres.new").exists()
 
 
+@pytest.mark.more
 @as_root
 def test_a_plain_user_can_run_it(nobodys_folder):
     as_nobody = [sys.executable, "-I", "-S", child.__file__, "--parent", str(os.getpid()), "--signal", "9"]

@@ -341,6 +341,7 @@ def spoil(connection: Connection, stream: streams.Stream, name: str, step: str, 
             redis.delete(state_key(stream.log), entries_key(stream.log))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("step", sorted(WHEN_SOMETHING_IS_WRONG))
 def test_a_worker_killed_while_it_stops_what_is_wrong(trouble: Scene, step):
     """The next one stops it as well, and says why; nothing was published meanwhile."""

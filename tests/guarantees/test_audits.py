@@ -204,6 +204,7 @@ def draw_line(first, second, kind):
     return np.quantile(first, 0.4) if kind is Currency.PURE else (np.median(first) + np.median(second)) / 2
 
 
+@pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_nobody_can_tell_two_records_apart_better_than_promised(case):
@@ -296,6 +297,7 @@ def test_nobody_can_tell_two_records_apart_by_a_fit_of_a_sample():
     )
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("privacy", [pytest.param("pure", marks=pytest.mark.slow), "gaussian"])
 def test_nobody_can_tell_two_records_apart_by_a_preparation(privacy):
     """All other slots are empty, and the two records differ in the cell of both features."""
@@ -330,6 +332,7 @@ def assert_counts_tell_no_more(built, moved, both, rises):
     chance.assert_tells_apart_no_better(*attackers, 1500, built.currency, built.capacity, bound=bound)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("privacy", [pytest.param("pure", marks=pytest.mark.slow), "gaussian"])
 def test_nobody_can_tell_two_records_apart_by_a_whitening(privacy):
     """All other slots are empty, and the two records are orthogonal and as long as they like."""

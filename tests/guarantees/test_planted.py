@@ -18,6 +18,7 @@ def outcome(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
 
 
+@pytest.mark.more
 def test_every_bug_can_be_planted():
     command = [sys.executable, "-m", "tests.guarantees.planted"]
     planted = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -25,7 +26,7 @@ def test_every_bug_can_be_planted():
 
 
 def test_every_bug_is_caught_by_a_test_that_make_test_runs():
-    tests = {bug.caught_by.partition("[")[0] for bug in BUGS.values()}
+    tests = {bug.caught_by for bug in BUGS.values() if "[" not in bug.caught_by}  # single cases are kept: conftest.py
     put_off = set()
     for file in {test.partition("::")[0] for test in tests}:
         for node in ast.walk(ast.parse(Path(file).read_text())):

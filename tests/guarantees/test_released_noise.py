@@ -124,6 +124,7 @@ def assert_law(sample, privacy):
     follow(sample)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("classes", [2, 3], ids=["logistic", "softmax"])
 @pytest.mark.parametrize("privacy", [PURE, GAUSSIAN], ids=["pure", "gaussian"])
 @pytest.mark.parametrize(

@@ -181,6 +181,7 @@ COUNTS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", COUNTS)
 def test_nobody_can_tell_two_persons_apart_by_counts(kind):

@@ -73,6 +73,7 @@ def across(epsilon, case, factor=1.0):
     return apart(one, spent, ((0.01, 0.9999), (0.01, -0.9999)), points, np.array([[-1e4, 0.0]]))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("case", [("logistic", 2), ("huber_hinge", 2)])
 def test_densities_differ_by_the_charge_and_no_more(case, epsilon):

@@ -70,6 +70,7 @@ def short_blocks(monkeypatch):
     monkeypatch.setattr(sums, "BLOCK_VALUES", 1)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("short_blocks")
 @pytest.mark.parametrize("opened", [lambda records: records, InBlocks], ids=["at once", "in blocks"])
 def test_each_slot_is_drawn_as_often_as_any_other_whether_it_is_empty_or_not(opened):

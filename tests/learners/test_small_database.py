@@ -94,6 +94,7 @@ def test_some_candidate_is_within_half_the_accuracy(learner, data):
     assert Fraction(int(learner.errors(counts, n).min()), n * learner.size) <= learner.accuracy / 2
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("planted", [False, True], ids=["as it is", "a scale a third too small"])
 @pytest.mark.parametrize("kind", Currency)
 def test_what_is_released_follows_the_law_of_the_paper(kind, planted, monkeypatch):

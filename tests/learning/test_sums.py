@@ -89,6 +89,7 @@ def sum_of(answers: list[Partial]) -> Partial:
     return sum(reversed(answers), start=Partial())
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("name", "classes"), CASES)
 @pytest.mark.parametrize("alpha", [0.01, 1.0])
 @pytest.mark.parametrize(("n", "slots"), [(100, 16), (30_000, 8192)])

@@ -80,6 +80,7 @@ def numbered(service: Service, stream: str, records: int) -> None:
     wait_until(lambda: ok(service.client().get(url))["records"] == records)
 
 
+@pytest.mark.more
 def test_streams_are_on_all_primaries_and_each_batch_is_numbered_once(service: Service, three: Three, names: list[str]):
     for name in names:
         key = unique("key")
@@ -99,6 +100,7 @@ def test_streams_are_on_all_primaries_and_each_batch_is_numbered_once(service: S
     assert ok(service.client().get("/readyz"))["log"] == "ready"
 
 
+@pytest.mark.more
 def test_one_primary_that_is_away_keeps_no_other_stream_waiting(service: Service, three: Three, names: list[str]):
     by_place = places(service, names)
     for name in names:

@@ -95,6 +95,7 @@ def bytes_taken() -> dict[str, int]:
     return {case: int(taken) for case, taken in (line.split("=") for line in printed.splitlines())}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("case", CASES)
 def test_a_fit_takes_no_more_memory_than_planned_and_not_far_less(case, bytes_taken):
     real = bytes_taken[case]

@@ -170,6 +170,7 @@ def test_an_ordinary_day_fires_no_alert_and_no_alert_waits_to_fire(watched):
     assert prometheus.ask(f'count_over_time(ALERTS{{alertname!~"{WAITING}"}}[1h])') == []
 
 
+@pytest.mark.more
 @needs_prometheus
 @pytest.mark.slow
 def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):

@@ -145,6 +145,7 @@ def answers(process: subprocess.Popen[bytes], port: str) -> bool:
         return False
 
 
+@pytest.mark.more
 @needs_prometheus
 def test_prometheus_has_nothing_to_complain_of(up: Up):
     assert promtool("check", "metrics", given=look(up.metrics).text) == ""

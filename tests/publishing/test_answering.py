@@ -256,6 +256,7 @@ def test_before_the_first_records_are_there_nobody_knows_anything(settings: Sett
     bench.all_is_well()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("privacy", [{"epsilon": 3, "delta": 0}, {"epsilon": 3, "delta": 1e-5}], ids=["pure", "zcdp"])
 def test_many_processes_and_a_worker_at_once_charge_what_a_walk_by_hand_finds(settings, database, privacy, seed):
     """Noise is not small here: what is hard is up to chance."""

@@ -27,6 +27,7 @@ _SMALL = st.integers(1 - 2**53, 2**53 - 1)
 _PLAIN = st.none() | st.booleans() | _SMALL | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 
 
+@pytest.mark.more
 @given(st.recursive(_PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_it_is_the_form_of_whatever_json_holds(content):
     assert digests.of(content) == hashlib.sha256(rfc8785.dumps(content)).hexdigest()

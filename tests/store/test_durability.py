@@ -115,6 +115,7 @@ def switch(server: Cluster, names: Iterable[str], value: str) -> None:
     wait_until(is_done)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("off", [("fsync",), ("full_page_writes",), ("fsync", "full_page_writes")], ids=" and ".join)
 def test_a_server_that_may_lose_commits_is_refused(cluster: Cluster, off):
     """Every process refuses it. The commands end with the same words; they are started where both are off."""

@@ -180,6 +180,7 @@ def check_both(connection: Connection) -> None:
     assert (outline[0][0], outline[-1][1]) == (0, RECORDS)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kinds", [(Slots.TRAINING,), tuple(Slots)], ids=["one kind", "both kinds"])
 @pytest.mark.parametrize(
     ("most", "epsilon", "accounting"),

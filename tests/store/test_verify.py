@@ -148,6 +148,7 @@ def another(column: Column[Any]) -> Any:
 COLUMNS = [column for table in LEDGER for column in table.c if column.identity is None]  # which nobody can change
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("column", COLUMNS, ids=str)
 def test_no_column_of_the_ledger_can_be_changed_unnoticed(published: Database, column):
     """Change one row: the first that has something there, else any. PostgreSQL's own refusals count as noticed too."""
@@ -172,6 +173,7 @@ NOISE = "releases.noise::jsonb"
 CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables.spent, tables.publications
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("tamper", "finding"),
     [

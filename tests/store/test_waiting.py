@@ -31,6 +31,7 @@ def network_calls() -> set[str]:
     }
 
 
+@pytest.mark.more
 def test_every_place_that_uses_a_network_is_listed_with_how_long_it_waits():
     section = (ROOT / "SECURITY.md").read_text().split("\n## Time-outs\n")[1].split("\n## ")[0]
     listed = re.findall(r"^\| `([^`]+)` \| [^|]+ \| [^|]+ \|$", section, flags=re.MULTILINE)

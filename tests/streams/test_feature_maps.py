@@ -202,6 +202,7 @@ class TestText:
             1.0,
         ]
 
+    @pytest.mark.more
     @settings(max_examples=100, deadline=None)
     @given(st.text(), st.sampled_from(["words", "characters", "whole"]))
     def test_no_text_makes_it_raise(self, text, tokens):

@@ -202,6 +202,7 @@ class TestArrow:
         packed = base64.b85decode(COMPRESSED)
         assert "uncompressed" in self.reason(zlib.decompress(packed), UNLABELLED)
 
+    @pytest.mark.more
     @pytest.mark.parametrize("lists", ["fixed", "list", "large"])
     def test_no_damage_does_more_than_be_refused(self, lists):
         whole = Arrow(lists, batches=3)([[1, 2], [3, None], [5, 6], [7, 8]], [0, 1, 1, 0])
@@ -257,6 +258,7 @@ class TestArrow:
         damaged = zlib.decompress(base64.b85decode(DAMAGED))  # it ends a process in which nanoarrow 0.9.0 reads it
         assert self.reason(damaged) == "the body is not an Arrow IPC stream"
 
+    @pytest.mark.more
     def test_long_columns_of_nothing_are_refused(self):
         kind = nanoarrow.fixed_size_list(nanoarrow.float32(), 0)
         x = nanoarrow.c_array_from_buffers(kind, 2**40, [None], children=[nanoarrow.c_array([], nanoarrow.float32())])

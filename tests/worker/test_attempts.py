@@ -135,6 +135,7 @@ def test_two_kills_at_the_same_due_step_halt_it(bench: Bench, monkeypatch):
     assert (len(calls), bench.counts()) == (2, (0, 0))  # both fits of the first step's two releases
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("obstacle", ["the mark can't be written", "the mark can't be read", "an old ledger"])
 @pytest.mark.parametrize("who", ["the same worker", "another"])
 def test_a_kill_is_noted_though_whoever_takes_over_can_not_go_on_at_first(bench: Bench, monkeypatch, obstacle, who):

@@ -102,6 +102,7 @@ def test_a_halt_that_can_not_wait_for_its_tick_distrusts_the_stream(bench: Bench
     assert bench.now().state == "running"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("tamper", "where"),
     [
@@ -172,6 +173,7 @@ def violated(bench: Bench) -> dict[str, float]:
     return {name: metrics.VIOLATIONS.labels(name)._value.get() for name in INVARIANTS}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("tamper", "invariant"),
     [

@@ -89,6 +89,7 @@ STEPS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_of_erasing_is_made_good(sealed: Bench, monkeypatch, step, after):

@@ -128,6 +128,7 @@ def test_after_its_second_death_the_publication_halts_and_says_how(bench: Bench,
     assert (len(apart), bench.counts()) == (2, (0, 0))
 
 
+@pytest.mark.more
 def test_a_limit_of_memory_ends_the_fit_and_not_the_worker(bench: Bench, apart, monkeypatch):
     def located(*arguments: Any, **options: Any) -> Any:
         """As if there were more records than the memory that the process may have from now on can hold."""
@@ -206,6 +207,7 @@ def test_a_damaged_segment_is_a_foreseen_end(bench: Bench, apart):
     assert (bench.now().state, attempts(bench), bench.counts()) == ("running", [], (0, 0))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("why", ["stopped", "worker stops", "lease lost"])
 def test_a_step_that_nobody_wants_is_given_up(bench: Bench, apart, monkeypatch, why):
     publisher, stop = bench.publisher(), threading.Event()

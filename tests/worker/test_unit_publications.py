@@ -127,6 +127,7 @@ def admit(bench: Bench, new: NewPublication) -> publications.Publication:
         return open_ledger(connection, bench.stream().id).admit(new)
 
 
+@pytest.mark.more
 @kinds
 def test_what_is_spent_is_the_units_and_within_what_was_promised(bench: Bench):
     bench.publish_all()
@@ -152,6 +153,7 @@ def test_what_is_spent_is_the_units_and_within_what_was_promised(bench: Bench):
         assert model["units"] == len(set(PATTERN[here].tolist()))
 
 
+@pytest.mark.more
 @kinds
 def test_whoever_stops_a_publication_that_has_charged_gets_nothing_back(bench: Bench):
     """Not on slots that it never read either: its units may come again."""
@@ -172,6 +174,7 @@ def test_a_publication_that_ended_before_it_charged_anything_gives_all_back(benc
     assert findings(bench) == []
 
 
+@pytest.mark.more
 @kinds
 def test_a_factor_that_somebody_changed_is_found(bench: Bench):
     """Also if the digests are made to fit."""
@@ -190,6 +193,7 @@ def test_a_factor_that_somebody_changed_is_found(bench: Bench):
         assert [each for each in broken if "less often" in each or "units of its stream" in each], other
 
 
+@pytest.mark.more
 @kinds
 def test_a_number_of_units_that_somebody_changed_is_found(bench: Bench):
     """The releases' digests are made to fit: nothing but the pattern tells."""
@@ -220,6 +224,7 @@ def test_releases_whose_slots_are_dropped_while_they_are_counted_are_no_finding(
     assert list(unit_counts.recounted(bench.database, bench.files, bench.stream())) == []
 
 
+@pytest.mark.more
 @kinds
 def test_a_unit_whose_slots_are_lost_has_spent_no_less_than_it_has(bench: Bench):
     """Whichever slots of it are known; and not more than the most that so many slots may be charged."""

@@ -206,6 +206,7 @@ def error_figures(y, predicted, privacy, *, moments=True):
     return [ErrorFigures(layout=layout, counts=each, counted=counted) for each in noisy]
 
 
+@pytest.mark.more
 @privacies
 def test_errors_and_r_squared_are_held(privacy):
     rng, runs, missed = np.random.default_rng(11), 300, Counter()

@@ -42,6 +42,7 @@ def copied(servers, tmp_path: Path):
         used_up(servers, str(each.settings.database_url))
 
 
+@pytest.mark.more
 def test_a_service_moves_to_an_object_store_and_back(copied, server: Server, tmp_path: Path):
     """Some answers of the store fail on the way, and another machine, which has no copies, takes over."""
     server.faults = Faults(refused=0.05, forgotten=0.05, cut=0.02)
