@@ -56,7 +56,7 @@ test:
 most times more: export PYTHONDONTWRITEBYTECODE =
 most: venv
 	-$(BIN)/python -m pytest --collect-only -q > /dev/null
-	$(PYTEST) -m "not alone and (not more or first)"
+	$(PYTEST) -m "not alone and (not more or kept)"
 
 # All that `make test` leaves out and every landing needs: tests of times, while nothing else runs; whole journeys through
 # what other tests take part by part; and further cases of those.

@@ -86,11 +86,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for mark in ("planted", "long"):
         wanted = config.getoption(f"--{mark}")
-        left, other = [], []
-        for item in items:
-            (left if bool(item.get_closest_marker(mark)) == wanted else other).append(item)
+        other = [item for item in items if bool(item.get_closest_marker(mark)) != wanted]
         config.hook.pytest_deselected(items=other)
-        items[:] = left
+        items[:] = [item for item in items if bool(item.get_closest_marker(mark)) == wanted]
     for case in _kept_cases(items):
         case.add_marker("kept")
     # Processes take a unit after the other: who begins a long one last ends long after the others. So slow ones come
@@ -107,12 +105,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _kept_cases(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the first case of each test marked `more` that has several, and the cases by which planted bugs are caught."""
+    """Return, of tests marked `more`, the first case of several and those by which planted bugs are caught."""
     dear = [item for item in items if item.get_closest_marker("more")]
     named = {bug.caught_by for bug in planted.BUGS.values()}
     kept = []
     for _, (first, *others) in itertools.groupby(dear, lambda item: item.nodeid.partition("[")[0]):
-        kept += [case for case in (first, *others) if case.nodeid in named or others and case is first]
+        kept += [case for case in (first, *others) if case.nodeid in named or (others and case is first)]
     return kept
 
 
