@@ -43,6 +43,7 @@ class TestSigningIn:
         page.keyboard.press("Enter")
         expect(page).to_have_url(re.compile(f"/dashboard/streams/{streams[0]}$"))
 
+    @pytest.mark.more
     def test_nothing_of_a_key_stays_in_the_browser(self, service: Service, page: Page):
         key = service.key("read")
         sign_in(page, key)
@@ -58,6 +59,7 @@ class TestSigningIn:
         expect(page.get_by_label("API key")).to_be_visible()
         expect(page.get_by_role("alert")).to_be_empty()
 
+    @pytest.mark.more
     def test_nobody_is_led_to_another_site(self, service: Service, page: Page):
         page.goto("/dashboard/sign-in?next=//elsewhere.example")
         page.get_by_label("API key").fill(service.key("read"))
@@ -78,6 +80,7 @@ class TestOverview:
         expect(page.get_by_role("status")).to_have_text("2 streams, 1 publication")
         show(page, "overview")
 
+    @pytest.mark.more
     def test_only_what_the_key_may_read(self, service: Service, page: Page, streams):
         sign_in(page, service.key("read", streams=[streams[1]]))
         expect(page.get_by_role("article")).to_have_count(1)
@@ -134,12 +137,14 @@ class TestOverview:
         expect(page.get_by_role("article")).to_have_count(1)
         expect(page.get_by_role("article", name=streams[1])).to_be_visible()
 
+    @pytest.mark.more
     def test_where_there_is_nothing_it_says_how_to_begin(self, service: Service, page: Page):
         sign_in(page, service.key("read", streams=["not-yet-there"]))
         expect(page.get_by_role("heading", name="No streams yet")).to_be_visible()
         expect(page.locator("pre")).to_contain_text(f"curl '{service.url}/v1/streams'")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("delta", [0, 1e-6])
 @pytest.mark.parametrize("task", [{"kind": "classification", "classes": 3}, {"kind": "regression", "bound": 1}])
 def test_the_request_that_a_stream_suggests_is_accepted(service: Service, reader: Page, task, delta):
@@ -181,6 +186,7 @@ class TestPublication:
         assert drawn[1]["y"][-1] == pytest.approx(worst["epsilon"])
         show(trend, "publication")
 
+    @pytest.mark.more
     def test_a_release_is_told_and_downloaded(self, service: Service, trend: Page, streams):
         name = f"{streams[0]}-trend"
         trend.get_by_role("link", name="version 1", exact=True).focus()
@@ -200,6 +206,7 @@ class TestPublication:
         expect(dialog).to_be_hidden()
         expect(trend).to_have_url(re.compile(f"{name}$"))
 
+    @pytest.mark.more
     def test_how_its_cost_adds_up(self, service: Service, trend: Page, streams):
         name = f"{streams[0]}-trend"
         plan = ok(service.client().get(f"/v1/publications/{name}"))["plan"]
@@ -211,6 +218,7 @@ class TestPublication:
             expect(row).to_contain_text(part["what"][1:])
             expect(row).to_contain_text(f"{float(100 * Fraction(part['share'])):.3g} %")
 
+    @pytest.mark.more
     def test_a_release_appears_without_reloading(self, service: Service, trend: Page, streams):
         stream, name = streams[0], f"{streams[0]}-trend"
         newest = trend.get_by_role("region", name="Releases").get_by_role("row").nth(1)

@@ -209,6 +209,7 @@ def test_a_page_that_waited_promises_no_longer_than_the_service(service: Service
     assert int(re.fullmatch(r"yours for (\d+) s", lease)[1]) <= LEASE_SECONDS
 
 
+@pytest.mark.more
 def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labelling: Open):
     _, publication = asking(service, records=8, batching="fixed_batch", size=8)
     page = labelling(publication)
@@ -361,6 +362,7 @@ class TestWhoMay:
         expect(page.locator("#trouble")).to_contain_text("Nothing is asked for any more")
         expect(page.locator("#record-title")).to_have_text("Nothing to label now")
 
+    @pytest.mark.more
     def test_who_may_only_read_is_shown_no_record(self, service: Service, page: Page):
         stream, publication = asking(service)
         sign_in(page, service.key("read", streams=[stream]))

@@ -19,6 +19,7 @@ PAGES = (
 )
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_runs_its_own_scripts_and_no_others(service: Service, path):
     answer = httpx.get(service.url + path)
