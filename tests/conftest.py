@@ -108,10 +108,10 @@ def _kept_cases(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return, of tests marked `more`, the first case of several and those by which planted bugs are caught."""
     dear = [item for item in items if item.get_closest_marker("more")]
     named = {bug.caught_by for bug in planted.BUGS.values()}
-    kept = []
+    cases = []
     for _, (first, *others) in itertools.groupby(dear, lambda item: item.nodeid.partition("[")[0]):
-        kept += [case for case in (first, *others) if case.nodeid in named or (others and case is first)]
-    return kept
+        cases += [case for case in (first, *others) if case.nodeid in named or (others and case is first)]
+    return cases
 
 
 class Scheduling(LoadFileScheduling):
