@@ -78,7 +78,6 @@ def scene(world: World, seed: str) -> Iterator[Scene]:
     database.close()
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "moments", [MOMENTS, pytest.param(JUST_AFTER, marks=pytest.mark.long)], ids=["before it is shown", "just after"]
 )

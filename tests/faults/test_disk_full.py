@@ -70,7 +70,6 @@ def test_segments_that_find_no_room_are_written_once_there_is(world, disk):
 
 
 @pytest.mark.more
-@pytest.mark.timeout(600)
 def test_a_full_disk_is_a_503_until_there_is_room_again(disk):
     up = Up(disk("disk", 160) / "data")
     up.start()

@@ -85,7 +85,6 @@ def _kill(scene: Scene, running: Round, old: Cluster) -> Progress:
 
 
 @pytest.mark.more
-@pytest.mark.timeout(300)
 def test_a_hard_query_is_not_answered_by_two_primaries(scene):
     """The first API comes to the promoted standby, the second stays with the old primary: one threshold, twice."""
     with Proxy(scene.primary.socket) as replication, ExitStack() as clients:

@@ -267,7 +267,6 @@ def scene(servers, tmp_path_factory):
 
 
 @pytest.mark.more
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("steps", [sorted(BY_A_WORKER)[start::2] for start in range(2)])
 def test_workers_killed_at_every_step_one_after_the_other(scene: Scene, steps):
     """Each finds what the one before left, and has more to do; then a last one does the rest."""
@@ -285,7 +284,6 @@ def test_workers_killed_at_every_step_one_after_the_other(scene: Scene, steps):
     scene.recover()
 
 
-@pytest.mark.timeout(900)
 def test_an_api_killed_at_any_step(scene: Scene):
     """Nothing of its own follows, and the client did not hear of it."""
     for step in sorted(BY_THE_API):

@@ -85,7 +85,6 @@ def scene(servers, tmp_path):
 
 
 @pytest.mark.more
-@pytest.mark.timeout(900)
 def test_of_a_worker_that_hangs_or_is_killed_another_takes_over_and_it_can_commit_nothing_when_it_wakes(scene):
     """A first one hangs while it publishes, a second one is killed, and a third one hangs while it numbers."""
     first = _hangs(scene, ("Publisher._committed: commit", "before"))
