@@ -73,9 +73,10 @@ test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: test-more
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --long
 	$(BIN)/python -m pytest --numprocesses 2 --dist load --planted tests/guarantees/test_planted.py
-	$(BIN)/python -m pytest --timeout 7200 tests/faults tests/api/test_mutations.py \
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --timeout 7200 tests/faults tests/api/test_mutations.py \
 		--kills 200 --failovers 30 --restores 50 --histories 300 --mutations 100000
-	$(BIN)/python -m pytest --timeout 7200 --long tests/faults/test_simulator.py tests/faults/test_kill.py --kills 40 --histories 50
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --timeout 7200 --long \
+		tests/faults/test_simulator.py tests/faults/test_kill.py --kills 40 --histories 50
 	$(BIN)/python -m pytest --timeout 7200 tests/guarantees/test_timing.py --guesses 600
 	$(BIN)/python -m pytest --timeout 7200 --long tests/guarantees/test_closed_thresholds.py --trials 2000
 	$(MAKE) mutation
