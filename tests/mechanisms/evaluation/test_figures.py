@@ -197,12 +197,12 @@ def regression(shape, rng):
     return y, 0.7 * y + rng.normal(0, 0.1, shape)
 
 
-def error_figures(y, predicted, privacy, *, moments=True):
+def error_figures(y, predicted, privacy, *, moments=True, error=0.05):
     layout = ErrorSums(bound=1.0, publications=1, moments=moments)
     noise = noise_of(layout, privacy)
     counts = np.stack([layout.count(a, [Predictions(labels=b)]) for a, b in zip(y, predicted, strict=True)])
     noisy = (counts + draw(noise, counts.shape)).astype(float)
-    counted = Counted(noise=noise, slots=y.shape[1])
+    counted = Counted(noise=noise, slots=y.shape[1], error=error)
     return [ErrorFigures(layout=layout, counts=each, counted=counted) for each in noisy]
 
 
@@ -229,7 +229,7 @@ def test_r_squared_needs_the_moments_and_a_target_that_varies():
     y, predicted = regression((1, 20_000), np.random.default_rng(12))
     (without,) = error_figures(y, predicted, "pure", moments=False)
     (few,) = error_figures(y[:, :10], predicted[:, :10], "gaussian")
-    (many,) = error_figures(y, predicted, "pure")
+    (many,) = error_figures(y, predicted, "pure", error=chance.FALSE_ALARM)
     assert without.r_squared(0) is None
     assert few.r_squared(0) is None
     assert many.r_squared(0).block.low < _errors(y[0], predicted[0])[2] < many.r_squared(0).block.high
