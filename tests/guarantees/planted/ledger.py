@@ -240,6 +240,30 @@ def an_evaluation_that_ends_gives_back_what_it_spent() -> None:
     rewrite(reservations.refused, ("kept_stairs(connection, stream.id, slots)", "[(0, PrivacyLoss())]"))
 
 
+@bug("tests/store/test_spending.py::test_each_kind_of_slots_holds_the_whole_budget_by_itself")
+def a_bound_that_counts_both_kinds_of_slots() -> None:
+    """The tighter bound on a record counts publications that never read it."""
+    from service.ledger import reservations
+
+    rewrite(reservations._tighter, ("each.slots != slots", "False"))
+
+
+@bug("tests/store/test_spending.py::test_each_kind_of_slots_holds_the_whole_budget_by_itself")
+def a_bound_that_leaves_evaluations_out() -> None:
+    """The tighter bound is that of training slots, where evaluations may have cost a record more."""
+    from service.ledger import reservations
+
+    rewrite(reservations.tighter, ("evaluated is None", "True"))
+
+
+@bug("tests/store/test_spending.py::test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent")
+def a_unit_that_is_bounded_by_what_one_of_its_records_paid() -> None:
+    """A unit's records may have been charged by an ended publication up to its whole cap together."""
+    from service.ledger import reservations
+
+    rewrite(reservations._tighter, ("if reserves_wholly(each)", 'if each.state == "running"'))
+
+
 @bug("tests/store/test_spending.py::test_verify_finds_charges_that_are_counted_on_slots_of_the_other_kind[training]")
 def fits_that_are_charged_to_evaluation_slots() -> None:
     """So a fit and another fit may each have all of a record."""
