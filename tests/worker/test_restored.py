@@ -114,7 +114,13 @@ def test_another_history_of_the_same_length_is_told(publishing: PublishingBench,
     assert "it is another one than was published from" in distrusted(backup())
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"records": "x", "erasures": 0, "charges": 0, "head": null}'])
+OLD = b'{"records": 0, "erasures": 0, "charges": 0, "head": null'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", OLD.replace(b"0", b'"x"', 1) + b"}", OLD + b', "releases": "0"}', OLD + b', "newer": 0}'],
+)
 def test_what_can_not_be_read_is_no_leave_to_publish(publishing: PublishingBench, content):
     (publishing.world.settings.segment_store / "log.witness").write_bytes(content)
     assert publishing.publisher().step(threading.Event())

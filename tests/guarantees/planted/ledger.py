@@ -198,6 +198,17 @@ def a_mark_that_may_be_unreadable() -> None:
     rewrite(high_water_mark.compare, ("if stored[stream.log] is not None:", "if False:"))
 
 
+_UNREADABLE = "tests/worker/test_restored.py::test_what_can_not_be_read_is_no_leave_to_publish"
+
+
+@bug(f'{_UNREADABLE}[{{"records": 0, "erasures": 0, "charges": 0, "head": null, "newer": 0}}]')
+def a_mark_of_a_newer_version_that_ends_who_reads_it() -> None:
+    """A mark with a name that nobody knows stops all streams, where it ought to stop its own."""
+    from service.ledger import high_water_mark
+
+    rewrite(high_water_mark._mark, (" <= known.keys()", ""))
+
+
 @bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
 def a_distrusted_stream_that_is_published_on() -> None:
     """The worker says that a ledger does not verify, and publishes on."""
