@@ -100,3 +100,22 @@ def a_failover_that_ends_who_confirms() -> None:
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer._confirm_waiting, ("except DatabaseUnavailable", "except OSError"))
+
+
+_ITS_OWN_MARK = "tests/worker/test_restored.py::test_a_stream_whose_id_another_one_had_is_compared_with_its_own_mark"
+
+
+@bug(f"{_ITS_OWN_MARK}[not walked]")
+def a_walk_that_compares_with_the_mark_of_another_stream() -> None:
+    """A database was put back in which an id is another stream's, and a sound stream is distrusted."""
+    from service.worker.audit import Audit
+
+    rewrite(Audit.walk, ("not self._confirmer.belongs(row)", "False"))
+
+
+@bug(f"{_ITS_OWN_MARK}[walked]")
+def a_publisher_that_compares_with_the_mark_of_another_stream() -> None:
+    """The same where the stream that had the id was walked before."""
+    from service.publishing.confirmation import Confirmer
+
+    rewrite(Confirmer.belongs, ("known == stream.log", "True"))
