@@ -18,6 +18,7 @@ from service.privacy.accounting.composition import (
     Range,
     add_up,
     beside,
+    greater,
     outline,
     tighter,
     worst,
@@ -206,3 +207,8 @@ def test_where_one_of_two_functions_ends_the_other_goes_on():
     short, long = [(0, 5, much)], [(0, 9, little)]
     assert beside(short, long) == [(0, 5, much, little), (5, 9, PrivacyLoss(), little)]
     assert beside(long, short) == [(0, 5, little, much), (5, 9, little, PrivacyLoss())]
+    assert greater(short, [*long, (9, 12, much), (12, 20, much)]) == [
+        (0, 5, much),
+        (5, 9, little),
+        (9, 20, much),
+    ]

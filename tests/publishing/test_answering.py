@@ -145,6 +145,8 @@ def test_when_the_budget_is_spent_answers_go_on_and_say_so(bench: Bench):
     (answer,) = bench.ask(answerer, share(3))
     assert (answer.measured, answer.frozen, answer.error_bound) == (False, True, None)
     assert (answer.time, bench.charges()) == (position + 40, charged), "records come, and pay nothing"
+    state = answerer._held[bench.now().promise].seen()
+    assert not replace(state, confirmed=False).frozen, "nobody sees yet what closed the last instance"
     worst = Fraction(bench.now().worst_amount)
     assert 0.999 * 1000 < worst <= 1000
     bench.all_is_well()
@@ -160,6 +162,7 @@ def test_of_a_publication_that_ended_the_histogram_answers_on(bench: Bench):
     for process in (answerer, bench.another()):
         (answer,) = bench.ask(process, share(1))
         assert (answer.measured, answer.frozen, answer.time) == (False, True, 40)
+        assert replace(process._held[before.promise].seen(), confirmed=False).frozen
     assert bench.charges() == charged
     bench.all_is_well()
 
@@ -239,11 +242,15 @@ def test_what_is_found_against_it_while_a_query_is_measured_stops_the_commit(ben
 
     monkeypatch.setattr(LinearQueries, "measure", measure)
     monkeypatch.setattr(answering, "SECONDS_TO_CONFIRM", 0.0)
-    charged, identity = bench.charges(), bench.now().stream_id
-    assert not bench.ask(bench.answerer(), share(0))[0].measured
+    charged, identity, answerer = bench.charges(), bench.now().stream_id, bench.answerer()
+    for _ in range(2):
+        assert not bench.ask(answerer, share(0))[0].measured
     assert (bench.charges(), bench.now().version) == (charged, 0)
     with bench.database.transaction() as connection:  # others look at all streams
         connection.execute(update(tables.streams).where(tables.streams.c.id == identity).values(distrusted=None))
+    monkeypatch.undo()
+    bench.ask(answerer, share(2))
+    assert bench.now().version == (against == "a finding"), "its threshold has answered, whatever came between"
 
 
 def test_before_the_first_records_are_there_nobody_knows_anything(settings: Settings, database: Database):

@@ -1,13 +1,14 @@
 """A threshold that has answered yes is compared with no more, whatever came of the yes; and one process compares."""
 
 import threading
+import time
 
 import pytest
 
 from service.ledger.errors import LedgerBroken
 from service.publishing import answering, confirmation, instances
 from service.settings import Settings
-from service.store import publications, releases
+from service.store import leases, publications, releases
 from service.store.database import Database, DatabaseUnavailable
 from tests.conftest import run_out, wait_until
 from tests.publishing.asking import (
@@ -55,7 +56,7 @@ TROUBLES = [DatabaseUnavailable("away"), RuntimeError("nobody foresaw"), LedgerB
 @pytest.mark.parametrize("trouble", TROUBLES, ids=str)
 @pytest.mark.parametrize("where", ["hold", "move"])
 def test_after_a_yes_that_could_not_be_committed_nothing_is_compared_until_it_is(
-    bench: Bench, compared, monkeypatch, where, trouble
+    bench: Bench, compared, monkeypatch, capsys, where, trouble
 ):
     answerer, noise = bench.answerer(), bench.open().noise
     bench.ask(answerer, share(2))
@@ -74,6 +75,7 @@ def test_after_a_yes_that_could_not_be_committed_nothing_is_compared_until_it_is
         measured, step = closing.measurement, closing.step
         assert from_histogram(bench.ask(answerer, share(0))[0], 1 / 7)
         assert (len(compared), bench.charges(), bench.open().noise) == (3, charged, noise)
+    assert "nobody foresaw" not in capsys.readouterr().out
     again = bench.ask(answerer, share(0))[0]
     assert easy(again, measured.moved.shares[0]), "compared with the next instance"
     assert (bench.now().version, len(bench.charges())) == (1, 4), "the yes is committed, once"
@@ -185,6 +187,67 @@ def test_who_ends_in_order_commits_the_yes_that_is_kept(bench: Bench, monkeypatc
     assert bench.ask(after, share(0))[0].answer == pytest.approx(0.75, abs=ALPHA)
     assert (bench.now().version, len(bench.charges())) == (1, 4)
     bench.all_is_well()
+
+
+def test_a_turn_counts_on_its_lease_only_as_long_as_the_database_says(bench: Bench, monkeypatch):
+    answerer, true, renewed = bench.another(), leases.keep, []
+    bench.ask(answerer, share(2))
+    held = answerer._held[bench.now().promise]
+
+    def keep(*args, **more):
+        renewed.append(time.monotonic())
+        return true(*args, **more)
+
+    monkeypatch.setattr(leases, "keep", keep)
+    with held.lock:  # as during a turn
+        before = held.until
+        answerer._keep_lease(held)
+        until = held.until
+        assert before < until < renewed[0] + LEASE_SECONDS, "counted from before it was renewed"
+        run_out(bench.database)
+        with bench.database.transaction() as connection:
+            assert leases.take(connection, leases.queries(bench.identity), owner="another", seconds=LEASE_SECONDS)
+        answerer._keep_lease(held)
+        assert (len(renewed), held.until) == (2, until), "another process has it"
+
+
+class Twice(threading.Event):
+    """Is set after two waits, however long these are to be."""
+
+    left = 2
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_leases_are_looked_after_though_one_look_fails(bench: Bench, monkeypatch):
+    answerer = bench.another()
+    bench.ask(answerer, share(2))
+    held, true, troubles = answerer._held[bench.now().promise], leases.keep, [RuntimeError("nobody foresaw")]
+    until = held.until
+
+    def keep(*args, **more):
+        if troubles:
+            raise troubles.pop()
+        return true(*args, **more)
+
+    monkeypatch.setattr(leases, "keep", keep)
+    monkeypatch.setattr(answerer, "_ending", Twice())
+    answerer._keep_leases()
+    assert held.until > until
+
+
+def test_the_records_of_those_that_nobody_asked_for_longest_are_forgotten(
+    bench: Bench, settings: Settings, database: Database, monkeypatch
+):
+    answerer, other = bench.another(), with_records(make_bench(settings, database))
+    monkeypatch.setattr(answering, "MOST_CELLS", bench.now().owes.cells)
+    bench.ask(answerer, share(2))
+    other.ask(answerer, share(2))
+    states = [answerer._held[each.now().promise].state for each in (bench, other)]
+    assert [state is None for state in states] == [True, False]
+    assert easy(bench.ask(answerer, share(2))[0], 1 / 7), "they are read again"
 
 
 class Often(threading.Event):

@@ -38,7 +38,12 @@ def connection(world: World) -> Iterator[Connection]:
     database.close()
 
 
-def described(name: str, *, delta: str = "0", start: int = 0, slots: Slots = Slots.TRAINING) -> NewPublication:
+UNIT = {"max_records": 4, "min_separation": 1, "factor": "4"}
+
+
+def described(
+    name: str, *, delta: str = "0", start: int = 0, slots: Slots = Slots.TRAINING, unit: dict[str, Any] | None = None
+) -> NewPublication:
     with_delta = {"epsilon": Decimal("0.5"), "delta": Decimal(delta), "kind": "zcdp" if delta != "0" else "pure"}
     configuration = {
         "mechanism": {"kind": "evaluation" if slots is Slots.EVALUATION else "independent_batches"},
@@ -50,7 +55,7 @@ def described(name: str, *, delta: str = "0", start: int = 0, slots: Slots = Slo
         start=start,
         configuration=configuration,
         plan={},
-        obligations=Obligations(charging=WithEachRelease(), slots=slots, fit=FitSize.from_json(None)),
+        obligations=Obligations(charging=WithEachRelease(), slots=slots, fit=FitSize.from_json(None), unit=unit),
         due=1,
         publish_delay=Decimal(0),
         **with_delta,
@@ -267,17 +272,19 @@ def test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent(con
     )
     running, ended, unused = (make(connection, name) for name in ("running", "ended", "unused"))
     gaussian = [make(connection, f"g{index}", delta="1e-6") for index in range(4)]
-    charge(connection, ended.id, (0, 10, 0.25))
-    for each in (ended, unused):
+    of_units = make(connection, "of units", unit=UNIT)
+    for each, amount in ((ended, 0.25), (of_units, 0.125)):
+        charge(connection, each.id, (0, 10, amount))
+    for each in (ended, unused, of_units):
         open_entry(connection, each).end("stopped")
     of_stream = publications.of_stream(connection, 1)
     reserved = reservations.reserved(connection, 1, of_stream)
     tighter = reservations.tighter(streams.get(connection, 1), of_stream, reserved)
-    assert tighter.pure == Fraction("0.5") + Fraction(1, 4)
-    assert tighter.zcdp - tighter.gaussian == 2 * Fraction("0.5") ** 2 / 2, (
+    assert tighter.pure == Fraction("0.5") + Fraction(1, 4) + Fraction("0.5"), "all that a unit was promised"
+    assert tighter.zcdp - tighter.gaussian == 3 * Fraction("0.5") ** 2 / 2, (
         "what ended is capped by what it had asked for"
     )
-    assert tighter.loss.epsilon < reserved.epsilon == Fraction("0.75") + 4 * Fraction("0.5")
+    assert tighter.loss.epsilon < reserved.epsilon == Fraction("0.75") + 5 * Fraction("0.5")
     assert tighter.loss.delta == reserved.delta
     assert Currency(gaussian[0].kind) is Currency.ZCDP
     assert running.id
@@ -305,7 +312,10 @@ def test_each_kind_of_slots_holds_the_whole_budget_by_itself(connection: Connect
         assert spent.delta == cap.delta
         assert reservations.reserved(connection, 1, publications.of_stream(connection, 1), slots) == cap
     tighter = reservations.tighter(stream, publications.of_stream(connection, 1), cap, cap)
-    assert tighter.loss == cap
+    assert (tighter.loss, tighter.gaussian) == (cap, capacity(stream.epsilon, stream.delta)[1]), "of one kind alone"
+    less = replace(cap, epsilon=cap.epsilon / 2), replace(cap, delta=cap.delta / 2)
+    for reserved in (less, less[::-1]):
+        assert reservations.tighter(stream, publications.of_stream(connection, 1), *reserved).loss == cap
     open_entry(connection, made[0]).end("stopped")
     for slots in Slots:
         with pytest.raises(BudgetExceeded):

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -82,6 +83,8 @@ def test_a_window_is_asked_for_waited_for_and_learnt_from(bench: Bench, tossed):
     assert bench.counts() == (0, 1)
     with bench.database.transaction() as connection:
         assert due_steps(connection) == []
+        left = connection.scalar(select(func.min(REQUESTS.c.expires_at) - func.clock_timestamp()))
+    assert left > timedelta(seconds=bench.now().owes.labelling.lease_seconds), "time for more than one person"
     answer_all(bench)
     bench.publish_all()
     assert (requested(bench), tossed) == ([4, 5, 6, 7], list(range(8)))

@@ -14,12 +14,14 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.engine import make_url
 
+from service.ledger import high_water_mark
 from service.ledger.verify import verify, verify_segments
 from service.store import numbering, segment_files, streams, tables
 from service.store.database import Database
 from service.store.due_steps import due_steps
 from service.store.segment_files import SegmentFiles
 from service.worker.leases import LeaseKeeper
+from service.worker.publisher import Publisher
 from service.worker.workshop import Workshop
 from tests.conftest import World, wait_until
 from tests.worker.conftest import Bench
@@ -114,12 +116,34 @@ def test_another_history_of_the_same_length_is_told(publishing: PublishingBench,
     assert "it is another one than was published from" in distrusted(backup())
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"records": "x", "erasures": 0, "charges": 0, "head": null}'])
+OLD = b'{"records": 0, "erasures": 0, "charges": 0, "head": null'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", OLD.replace(b"0", b'"x"', 1) + b"}", OLD + b', "releases": "0"}', OLD + b', "newer": 0}'],
+)
 def test_what_can_not_be_read_is_no_leave_to_publish(publishing: PublishingBench, content):
     (publishing.world.settings.segment_store / "log.witness").write_bytes(content)
     assert publishing.publisher().step(threading.Event())
     assert publishing.counts() == (0, 0)
     assert "can't be read" in distrusted(publishing)
+
+
+@pytest.mark.parametrize("walked", [False, True], ids=["not walked", "walked"])
+def test_a_stream_whose_id_another_one_had_is_compared_with_its_own_mark(publishing: PublishingBench, walked):
+    """A worker knows the id from a database in which it was another stream's."""
+    gone = high_water_mark.Mark(records=10**6, erasures=0, charges=9, head="0" * 64)
+    high_water_mark.write(publishing.files, "gone", gone)
+    shop = publishing.shop()
+    shop.confirmer._logs[1] = "gone"
+    if walked:
+        shop.audit._due["gone"] = float("inf")
+    publisher = Publisher(shop)
+    for _ in range(2):
+        publisher.step(threading.Event())
+    assert distrusted(publishing) is None
+    assert publishing.counts()[0] > 0
 
 
 def test_a_mark_that_a_power_cut_may_take_back_is_written_again(publishing: PublishingBench, monkeypatch):

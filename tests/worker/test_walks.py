@@ -11,7 +11,9 @@ from decimal import Decimal
 import pytest
 from sqlalchemy import delete, update
 
+from service.publishing import confirmation
 from service.store import streams, tables
+from service.store.database import DatabaseUnavailable
 from service.worker import audit as auditing
 from service.worker import publisher as publishing
 from service.worker.publisher import Publisher
@@ -263,6 +265,39 @@ def test_with_a_mark_that_can_not_be_read_others_are_confirmed(bench: Bench, mon
     unreadable(bench, "other")
     bench.shop().audit.confirm()
     assert stream(bench).confirmed_charges == stream(bench).charges > 0
+
+
+def test_the_trouble_of_one_stream_holds_up_no_other_and_nobody_waits_for_each_other(bench: Bench, monkeypatch):
+    confirmer, other = bench.shop().confirmer, another_stream(bench)
+    true, together = confirmer._confirm, []
+
+    def confirm(identities):
+        together.append(list(identities))
+        if 1 in identities:
+            raise ValueError("of one stream")
+        true(identities)
+
+    monkeypatch.setattr(confirmer, "_confirm", confirm)
+    for most, expected in ((50, [[1, other], [1], [other]]), (1, [[1], [1], [other]])):
+        monkeypatch.setattr(confirmation, "MOST_TOGETHER", most)
+        confirmer.confirm_each([other, 1])
+        assert together == expected, "always in the order of their ids"
+        together.clear()
+    assert bench.files.high_water_mark("other") is not None
+
+
+def test_who_confirms_outlives_a_database_that_is_away(bench: Bench, monkeypatch):
+    confirmer, asked_for = bench.shop().confirmer, []
+
+    def confirm(identities):
+        asked_for.append(list(identities))
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(confirmer, "_confirm", confirm)
+    confirmer._waiting = {1}
+    for _ in range(2):
+        confirmer._confirm_waiting()
+    assert asked_for == [[1]], "once; the audit asks again"
 
 
 def test_a_stream_that_is_there_no_more_holds_up_no_walk(bench: Bench, owner):

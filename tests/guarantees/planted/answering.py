@@ -100,3 +100,59 @@ def records_that_are_compared_before_their_charge_is_confirmed() -> None:
         .add_columns(~publications._UNRELEASED.exists(), publications._ERASURE.scalar_subquery())
         .where(publications.publications.c.id == publications.bindparam("publication"))
     )
+
+
+@bug(f"{_MEANWHILE}[a finding]")
+def a_yes_that_is_forgotten_while_nothing_is_compared() -> None:
+    """Where nothing is compared any more, the threshold that has answered seems closed; it is compared with later."""
+    from service.publishing.instances import State
+
+    rewrite(State.is_closed, ("self.trusted and ", ""))
+
+
+@bug(f"{_CLOSED}::test_a_turn_counts_on_its_lease_only_as_long_as_the_database_says")
+def a_lease_that_is_lost_and_counted_on() -> None:
+    """In a long turn two processes compare with one threshold."""
+    from service.publishing.answering import Answerer
+
+    rewrite(Answerer._keep_lease, ("renewed and held.lease is lease", "True"))
+
+
+@bug(f"{_CLOSED}::test_a_turn_counts_on_its_lease_only_as_long_as_the_database_says")
+def a_lease_that_is_counted_on_for_longer_than_it_lasts() -> None:
+    """Its time is counted from when PostgreSQL's answer came, which may have taken long."""
+    from service.publishing.answering import Answerer
+
+    rewrite(Answerer._keep_lease, ("began + self._seconds", "time.monotonic() + self._seconds"))
+
+
+@bug(f"{_CLOSED}::test_leases_are_looked_after_though_one_look_fails")
+def leases_that_nobody_looks_after_any_more() -> None:
+    """One error ends the thread that renews leases and gives them back."""
+    from service.publishing.answering import Answerer
+
+    rewrite(Answerer._keep_leases, ("except Exception", "except OSError"))
+
+
+@bug(f"{_CLOSED}::test_the_records_of_those_that_nobody_asked_for_longest_are_forgotten")
+def counts_that_are_kept_for_ever() -> None:
+    """Memory grows with the publications that anybody ever asked."""
+    from service.publishing.answering import Answerer
+
+    rewrite(Answerer._keep, ("held_cells > MOST_CELLS", "False"))
+
+
+@bug(f"{_ANSWERING}::test_when_the_budget_is_spent_answers_go_on_and_say_so")
+def a_last_answer_that_is_told_before_it_is_confirmed() -> None:
+    """Anybody sees that the last instance was closed by a commit that may still be lost."""
+    from service.publishing.instances import State
+
+    rewrite(State.frozen.fget, (" and self.confirmed", ""))  # type: ignore[attr-defined]
+
+
+@bug(f"{_CLOSED}::test_after_a_yes_that_could_not_be_committed_nothing_is_compared_until_it_is[hold-nobody foresaw]")
+def an_error_that_is_logged_word_for_word() -> None:
+    """The text of an error that nobody foresaw may hold records."""
+    from service.publishing import answering
+
+    rewrite(answering._log_failure, ("type(error).__name__", "str(error)"))

@@ -120,3 +120,85 @@ def a_pattern_without_erased_records() -> None:
     from service.publishing import records
 
     rewrite(records.load, ("pattern.counting.copy()", "pattern.counting"))
+
+
+_PREPARED = "tests/publishing/test_prepared.py"
+_NUMBERS = f"{_PREPARED}::test_all_numbers_of_a_step_count_from_the_start_of_the_stream"
+
+
+@bug(_NUMBERS)
+def a_fit_that_is_charged_to_records_from_before_the_start() -> None:
+    """A publication that began later charges records which it did not read."""
+    from service.publishing import prepared
+
+    rewrite(
+        prepared.prepare,
+        (
+            "NewCharge(start=start + each.fit[0], stop=start + each.fit[1]",
+            "NewCharge(start=each.fit[0], stop=each.fit[1]",
+        ),
+    )
+
+
+@bug(_NUMBERS)
+def a_release_that_is_paid_for_twice() -> None:
+    """Records that paid when they arrived are charged for the release again."""
+    from service.publishing import prepared
+
+    rewrite(prepared.prepare, ("        if not each.at_arrival\n", ""))
+
+
+@bug(_NUMBERS)
+def labels_that_are_asked_for_of_other_records() -> None:
+    """People see records that no coin chose."""
+    from service.publishing import prepared
+
+    rewrite(prepared.prepare, ("asks=tuple(start + each for each in step.asks)", "asks=step.asks"))
+
+
+@bug(f"{_PREPARED}::test_the_next_step_is_due_where_the_last_one_came_to[more0-expected0]")
+def records_that_a_step_did_not_come_to_and_nobody_takes() -> None:
+    """A step that ends early is taken for one that took all records."""
+    from service.publishing import prepared
+
+    rewrite(prepared.prepare, ("position if step.reached is None else step.reached", "position"))
+
+
+@bug(f"{_PREPARED}::test_the_next_step_is_due_where_the_last_one_came_to[more1-expected1]")
+def labels_that_are_waited_for_until_more_records_come() -> None:
+    """The step that learns from labels is due with the next batch."""
+    from service.publishing import prepared
+
+    rewrite(prepared.prepare, ("reached if step.awaits else ", ""))
+
+
+@bug(f"{_PREPARED}::test_a_step_is_unpacked_as_it_was_packed[finishes]")
+def a_parked_step_that_forgets_that_it_is_the_last() -> None:
+    """A publication that has released all reserves its cap on every record for ever."""
+    from service.publishing import prepared
+
+    rewrite(prepared.unpacked, ('step.setdefault("finishes", False)', 'step["finishes"] = False'))
+
+
+@bug(f"{_PREPARED}::test_a_step_is_unpacked_as_it_was_packed[finishes]")
+def a_publication_that_never_ends() -> None:
+    """It has released all, and goes on to reserve its cap on every record."""
+    from service.publishing import prepared
+
+    rewrite(prepared.prepare, ("finishes=step.finishes", "finishes=False"))
+
+
+@bug(f"{_PREPARED}::test_each_step_goes_on_from_what_the_one_before_it_left")
+def parts_of_a_memory_that_stay_as_they_were() -> None:
+    """A step that follows on a parked one takes back noise that was never drawn."""
+    from service.publishing import prepared
+
+    rewrite(prepared.remembered_after, ("{**memory.parts, **step.left.new}", "{**step.left.new, **memory.parts}"))
+
+
+@bug(f"{_PREPARED}::test_the_end_of_a_publication_moves_nothing_else_of_it")
+def a_halt_that_passes_records_over() -> None:
+    """A publication that halted seems to have read records that it did not, and an evaluation counts on that."""
+    from service.publishing import prepared
+
+    rewrite(prepared.halting, ("position=publication.position", "position=publication.due"))

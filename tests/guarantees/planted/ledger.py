@@ -198,6 +198,17 @@ def a_mark_that_may_be_unreadable() -> None:
     rewrite(high_water_mark.compare, ("if stored[stream.log] is not None:", "if False:"))
 
 
+_UNREADABLE = "tests/worker/test_restored.py::test_what_can_not_be_read_is_no_leave_to_publish"
+
+
+@bug(f'{_UNREADABLE}[{{"records": 0, "erasures": 0, "charges": 0, "head": null, "newer": 0}}]')
+def a_mark_of_a_newer_version_that_ends_who_reads_it() -> None:
+    """A mark with a name that nobody knows stops all streams, where it ought to stop its own."""
+    from service.ledger import high_water_mark
+
+    rewrite(high_water_mark._mark, (" <= known.keys()", ""))
+
+
 @bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
 def a_distrusted_stream_that_is_published_on() -> None:
     """The worker says that a ledger does not verify, and publishes on."""
@@ -238,6 +249,30 @@ def an_evaluation_that_ends_gives_back_what_it_spent() -> None:
     from service.ledger import reservations
 
     rewrite(reservations.refused, ("kept_stairs(connection, stream.id, slots)", "[(0, PrivacyLoss())]"))
+
+
+@bug("tests/store/test_spending.py::test_each_kind_of_slots_holds_the_whole_budget_by_itself")
+def a_bound_that_counts_both_kinds_of_slots() -> None:
+    """The tighter bound on a record counts publications that never read it."""
+    from service.ledger import reservations
+
+    rewrite(reservations._tighter, ("each.slots != slots", "False"))
+
+
+@bug("tests/store/test_spending.py::test_each_kind_of_slots_holds_the_whole_budget_by_itself")
+def a_bound_that_leaves_evaluations_out() -> None:
+    """The tighter bound is that of training slots, where evaluations may have cost a record more."""
+    from service.ledger import reservations
+
+    rewrite(reservations.tighter, ("evaluated is None", "True"))
+
+
+@bug("tests/store/test_spending.py::test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent")
+def a_unit_that_is_bounded_by_what_one_of_its_records_paid() -> None:
+    """A unit's records may have been charged by an ended publication up to its whole cap together."""
+    from service.ledger import reservations
+
+    rewrite(reservations._tighter, ("if reserves_wholly(each)", 'if each.state == "running"'))
 
 
 @bug("tests/store/test_spending.py::test_verify_finds_charges_that_are_counted_on_slots_of_the_other_kind[training]")

@@ -335,3 +335,11 @@ def empty_slots_of_the_last_piece_alone() -> None:
     from service.mechanisms.active_learning.mechanism import ActiveLearning
 
     rewrite(ActiveLearning._tossed, ("empty += [", "empty = ["))
+
+
+@bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
+def labels_that_are_waited_for_as_long_as_one_person_has() -> None:
+    """A record whose label the first person does not give is learnt from without one."""
+    from service.publishing import commit
+
+    rewrite(commit._asked_for, ("labelling.seconds", "labelling.lease_seconds"))
