@@ -74,6 +74,18 @@ def test_no_records_is_a_data_set_too():
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="records are x"):
         Records(x=np.zeros((3, 2)), y=np.zeros(4))
+    with pytest.raises(ValueError, match="in one slot"):
+        Records(x=np.zeros((3, 2)), y=np.zeros(3), slots=np.arange(4))
+
+
+def test_records_of_units_say_what_part_of_which_unit_each_is():
+    """Otherwise a record would count in full where noise is for whole units."""
+    x, y, parts = np.zeros((2, 1)), np.zeros(2), np.full(2, 0.5)
+    for one_alone in ({"units": 1}, {"weights": parts}):
+        with pytest.raises(ValueError, match="weights where they have units"):
+            Records(x=x, y=y, **one_alone)
+    with pytest.raises(ValueError, match="which records are of one unit"):
+        Records(x=x, y=y, weights=parts, units=1).unit_shares()
 
 
 @pytest.mark.parametrize("size", [1e30, 3e38])

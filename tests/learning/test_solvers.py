@@ -202,6 +202,20 @@ def test_a_gradient_that_is_not_small_enough_is_never_certified():
     assert not replace(p["promise"], radius=0.0).certifies(*at)
 
 
+@pytest.mark.parametrize("steps", [1, 30])
+def test_a_point_that_nothing_certifies_is_no_result(monkeypatch, steps):
+    """Noise is for certified fits alone, wherever a search ends."""
+    monkeypatch.setattr(newton, "_STEPS", steps)
+    p = problem(alpha=1.0)
+    computing = Objective(
+        p["loss"], Prepared.as_they_are(p["x"]), p["y"], p["records"], p["regularization"], p["center"]
+    )
+    nothing = replace(p["promise"], radius=-1.0)
+    assert newton.minimize(computing, nothing.tolerance, nothing.certifies) is None
+    with pytest.raises(Inaccurate, match="arithmetic"):
+        solvers._certified(computing, 1.0, nothing)
+
+
 def promised(**change):
     given = {"norm_bound": 1.0, "regularization": 0.1, "shape": (10, 785), "records": 8192, "center_norm": 0.0}
     return accuracy(LOSSES["softmax"], **(given | change))

@@ -85,6 +85,16 @@ def test_a_fit_has_the_same_bytes_in_whatever_order_its_blocks_are_added(small_b
     assert len({each.add_up(question, cut(120, one.shape[1])) for each in held}) == 1
 
 
+def test_a_fit_is_the_same_where_all_slots_are_empty_that_it_would_begin_with():
+    """Which slots are empty must not end it: of 600 slots it looks at every second one first."""
+    rng = np.random.default_rng(3)
+    one = learner("logistic", 2)
+    read = Records(x=rng.normal(size=(300, 3)), y=rng.integers(0, 2, 300), slots=np.arange(1, 600, 2))
+    center = np.zeros(one.shape)
+    apart = one.fit(Held(read, 600), 600, center) - one.fit(read, 600, center)
+    assert np.linalg.norm(apart) <= SLACK * one.sensitivity(600)
+
+
 def sum_of(answers: list[Partial]) -> Partial:
     return sum(reversed(answers), start=Partial())
 

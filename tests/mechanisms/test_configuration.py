@@ -276,6 +276,12 @@ def test_what_does_not_go_together_is_refused_by_the_name_of_the_field(path, val
     assert refused.value.path == where
 
 
+def test_a_release_is_no_origin_before_its_weights_are_looked_up():
+    with pytest.raises(Refused, match="give its weights here") as refused:
+        build(stream(), publication("learner.origin", {"publication": "other", "version": 1}))
+    assert refused.value.path == "learner.origin"
+
+
 REGRESSION = {"features": 4, "task": {"kind": "regression", "bound": 2.5}}
 
 

@@ -51,3 +51,25 @@ def test_noise_that_drowns_an_average_class_of_many_is_told():
         stream = {"features": 1, "task": {"kind": "classification", "classes": classes}, "feature_map": hashing}
         (note,) = sentences(stream, configuration)
         assert note.endswith("expect the commonest classes at best.") == drowned
+
+
+BODY = {"learner": {"kind": "output_perturbation"}, "privacy": {"epsilon": 1, "delta": 0}}
+STREAM = {"features": 4, "task": {"kind": "classification", "classes": 2}}
+
+
+def test_of_several_kinds_of_fits_the_noisiest_is_named():
+    configuration = PublicationConfiguration.model_validate(
+        BODY | {"mechanism": {"kind": "continual", "base": 64, "update_every": 8}}
+    )
+    fits = build(StreamSchema.model_validate(STREAM), configuration).plan()["fits"]
+    assert len({noise_ratio(fit) for fit in fits}) > 1
+    (note,) = sentences(STREAM, configuration)
+    assert f"the noise of each {max(fits, key=noise_ratio)['what']} is" in note
+
+
+def test_features_that_another_publication_makes_are_paid_for_twice_and_that_is_said():
+    configuration = PublicationConfiguration.model_validate(
+        BODY | {"mechanism": {"kind": "independent_batches", "batch": 64}, "features": {"from": "maps"}}
+    )
+    (note,) = (each for each in sentences(STREAM, configuration) if each.startswith("Its features come from maps"))
+    assert note.endswith("Both charge the records that both read.")

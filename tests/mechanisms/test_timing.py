@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from subprocess import check_output
 
@@ -12,7 +13,7 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.mechanism import Mechanism
-from service.mechanisms.timing import fit_cost
+from service.mechanisms.timing import SECONDS_AT_LEAST, fit_cost
 from service.privacy.accounting.obligations import FitSize
 from service.streams.schema import StreamSchema
 
@@ -112,3 +113,29 @@ def test_sizes_that_make_no_difference_are_not_stored(mechanism):
     few, many = (made(linear(each), mechanism, PERTURBED).obligations().fit for each in (3, 1500))
     assert not {"numbers", "products"} & few.to_json().keys()
     assert FitSize.from_json(many.to_json()) == many
+
+
+def test_a_fit_is_planned_to_take_as_long_as_its_longest_part_and_every_pass():
+    """One that takes longer than planned is late, and how late it is tells of its records."""
+    many, size = 10**6, FitSize(records=10**6, rows=2, columns=10, encoder=0, passes=0, descent_passes=0)
+
+    def seconds(*, in_blocks=False, **more):
+        return fit_cost(replace(size, **more), many, in_blocks=in_blocks).seconds - SECONDS_AT_LEAST
+
+    one = many * 2 * (10 + 64) / 1e9
+    assert seconds() == pytest.approx(30 * one)
+    assert seconds(in_blocks=True) == pytest.approx(90 * one)
+    assert seconds(passes=5) == pytest.approx(5 * one)
+    assert seconds(passes=5, descent_passes=5) == pytest.approx(5 * one + 5 * 1.5)
+    assert seconds(encoder=1000) == pytest.approx(30 * many * 1000 / 1e9)
+
+
+def test_only_what_is_proved_to_be_fitted_of_blocks_is_fitted_of_blocks():
+    """Blocks tell no units, and whatever the solver is, their model is the exact one, which moves farther than some."""
+    many, large = 10**8, 10**8 // BLOCK
+    assert made(linear(3), BATCHES, PERTURBED).reads_blocks(many)
+    assert not made(linear(3), BATCHES, PERTURBED).reads_blocks(BLOCK)
+    assert not made(linear(20_000), BATCHES, PERTURBED).reads_blocks(large)
+    for learner in ({"solver": "gradient_descent"}, {"solver": "psgd"}, {"kind": "objective_perturbation"}):
+        assert not made(linear(3), BATCHES, PERTURBED | learner).reads_blocks(many)
+    assert not made(linear(3) | {"unit": {"max_records": 2}}, BATCHES, PERTURBED).reads_blocks(many)

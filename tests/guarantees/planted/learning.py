@@ -339,3 +339,38 @@ def a_preconditioner_that_divides_by_nothing() -> None:
     from service.learning.newton import Preconditioner
 
     rewrite(Preconditioner.applied, ("> 0.0", "is not None"))
+
+
+_CERTIFIED = "tests/learning/test_solvers.py::test_a_point_that_nothing_certifies_is_no_result"
+
+
+@bug(f"{_CERTIFIED}[1]")
+def a_search_whose_last_point_is_taken_for_the_minimiser() -> None:
+    """It is farther away than the noise is for."""
+    from service.learning import newton
+
+    rewrite(newton.minimize, ("sizes.append(norm(at.gradient))\n    return None", "pass\n    return at.weights"))
+
+
+@bug(f"{_CERTIFIED}[1]")
+def a_descent_that_does_not_arrive() -> None:
+    """The same, where a machine computes otherwise than the error bound says."""
+    from service.learning import solvers
+
+    rewrite(solvers._descend, ('raise Inaccurate("this', 'return weights\n    raise Inaccurate("this'))
+
+
+@bug("tests/learning/test_records.py::test_records_of_units_say_what_part_of_which_unit_each_is")
+def records_of_a_unit_that_count_in_full() -> None:
+    """A learner that is given no parts counts every record whole, with noise for whole units."""
+    from service.learning.records import Records
+
+    rewrite(Records.__post_init__, ("(self.weights is None) != (self.units is None)", "False"))
+
+
+@bug("tests/learning/test_sums.py::test_a_fit_is_the_same_where_all_slots_are_empty_that_it_would_begin_with")
+def a_fit_that_ends_because_some_slots_are_empty() -> None:
+    """A publication that halts tells which slots these are."""
+    from service.learning.sums import SummedObjective
+
+    rewrite(SummedObjective.sampled, ("if not len(y):", "if False:"))

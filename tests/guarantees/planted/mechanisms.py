@@ -343,3 +343,49 @@ def labels_that_are_waited_for_as_long_as_one_person_has() -> None:
     from service.publishing import commit
 
     rewrite(commit._asked_for, ("labelling.seconds", "labelling.lease_seconds"))
+
+
+_LONGEST = "tests/mechanisms/test_timing.py::test_a_fit_is_planned_to_take_as_long_as_its_longest_part_and_every_pass"
+
+
+@bug(_LONGEST)
+def an_encoder_that_is_planned_to_take_no_time() -> None:
+    """Its release is late, and how late it is tells of its records."""
+    from service.mechanisms import timing
+
+    rewrite(timing.fit_cost, ("PRODUCTS_OF_A_SCORE), size.encoder)", "PRODUCTS_OF_A_SCORE), 0)"))
+
+
+@bug(_LONGEST)
+def a_fit_of_blocks_that_is_planned_as_if_it_read_once() -> None:
+    """The same: its records are read anew in each pass."""
+    from service.mechanisms import timing
+
+    rewrite(timing.fit_cost, ("MOST_PASSES_OF_BLOCKS if in_blocks", "MOST_PASSES if in_blocks"))
+
+
+@bug("tests/mechanisms/test_notes.py::test_of_several_kinds_of_fits_the_noisiest_is_named")
+def a_note_on_the_fit_with_the_least_noise() -> None:
+    """Whoever plans hears that noise is small, and most releases are noise."""
+    from service.mechanisms import notes
+
+    rewrite(notes._of_noise, ("max(ratios, key", "min(ratios, key"))
+
+
+_OF_BLOCKS = "tests/mechanisms/test_timing.py::test_only_what_is_proved_to_be_fitted_of_blocks_is_fitted_of_blocks"
+
+
+@bug(_OF_BLOCKS)
+def units_that_are_fitted_of_blocks() -> None:
+    """Blocks tell no units: a person's records count in full, with noise for one of them."""
+    from service.mechanisms.scheduled.mechanism import Scheduled
+
+    rewrite(Scheduled.reads_blocks, ("able and self.unit is None and", "able and"))
+
+
+@bug(_OF_BLOCKS)
+def any_solver_for_blocks() -> None:
+    """The model is the exact one, and the noise is for a few steps of gradient descent."""
+    from service.mechanisms.scheduled.mechanism import Scheduled
+
+    rewrite(Scheduled.reads_blocks, ("learner.takes_blocks and ", ""))

@@ -42,6 +42,16 @@ def test_without_noise_they_are_what_they_are_called():
         assert each.population.low < each.estimate - 0.05 < each.estimate + 0.05 < each.population.high
 
 
+def test_an_end_that_must_hold_for_all_classes_at_once_is_as_much_less_often_missed():
+    """The greatest of K lower ends is too great as soon as one of them is: each may be so a K-th as often."""
+    table = np.array([[50, 10, 0], [5, 20, 0], [1, 4, 10]])
+    layout = ClassCounts(classes=3, publications=1, bins=False)
+    exact = figures(layout, table.ravel().astype(float), QUIET, 100)
+    third = replace(exact.counted, error=exact.counted.error / 3)
+    assert exact.commonest(0).population.low == third.share(60.0, 3).population.low
+    assert exact.lift(0).population.high == third.difference(30.0, 10.0, 4).population.high
+
+
 def test_publications_are_compared_by_their_pair_where_it_was_counted_and_else_by_their_tables():
     labels = np.array([0] * 50 + [1] * 50)
     first, second = labels.copy(), labels.copy()

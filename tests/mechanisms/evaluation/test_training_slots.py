@@ -53,6 +53,13 @@ def test_sensitivity_and_noise_are_those_of_a_fit_of_so_many_slots(start):
     assert release.perturbation == alone.learner.perturbation(alone.currency, release.charge, slots, alone.origin)
 
 
+def test_an_evaluation_of_more_counts_than_a_release_may_have_is_refused():
+    many = CLASSES | {"task": {"kind": "classification", "classes": 2**11}}
+    with pytest.raises(Refused, match="name fewer at once") as refused:
+        mechanism_of("evaluation", schema=many, of=["a"], block=30)
+    assert refused.value.path == "mechanism.of"
+
+
 def test_a_plan_names_the_least_n():
     (fit,) = mechanism_of("independent_batches", batch=10).plan()["fits"]
     (fewer,) = mechanism_of("independent_batches", batch=6, schema=CLASSES).plan()["fits"]
