@@ -79,7 +79,12 @@ def release(
         )
         ranges = {"window_start": start, "window_stop": start + 9, "fit_start": start, "fit_stop": start + 9}
         content = {"shape": [1], "parameters": np.float64(scale).tobytes(), "model": model or {"units": version}}
-        stated = {"role": role, "time": start + 5, "noise": {"added_to": noise, "scale": scale}, "digest": "of it"}
+        stated = {
+            "role": role,
+            "time": start + 5,
+            "noise": {"added_to": noise, "scale": scale, "version": version},
+            "digest": "of it",
+        }
         connection.execute(
             insert(tables.releases).values(ours | ranges | content | stated | {"number": number, "charge": number})
         )
