@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from secrets import token_hex
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,19 @@ from service.embedded.processes import stop_together
 from service.embedded.servers import await_ready
 from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
-from service.log import Appender, BacklogFull, LogLost, LogUnavailable, Position, Reader, appender
+from service.log import (
+    Appender,
+    BacklogFull,
+    LogLost,
+    LogUnavailable,
+    MovedLog,
+    Overtaken,
+    Position,
+    Reader,
+    appender,
+    read_primaries,
+)
+from service.log import reader as readers
 
 BEGIN = Position(entry="0-0", sequence=0)
 Work = Callable[[Appender], Awaitable[Any]]
@@ -167,3 +180,40 @@ def test_a_log_that_is_not_the_one_that_was_numbered_is_told(url: str, log: str,
     with pytest.raises(LogLost):
         reader.check(log, numbered)
     reader.close()
+
+
+def test_a_log_moves_to_no_server_that_could_lose_it_and_into_none_that_takes_batches(url: str, redis: Redis):
+    with closing(MovedLog(read_primaries(url).every()[0], token_hex(16), 1)) as log:
+        redis.config_set("appendfsync", "everysec")
+        with pytest.raises(LogUnavailable, match="set `appendonly yes` and `appendfsync always`"):
+            log.prepare(BEGIN)
+        assert log.state() == ("lost", 0)
+        redis.config_set("appendfsync", "always")
+        assert log.prepare(BEGIN) == "prepared"
+        log._remember([])
+        assert log.open_for_appends() == "opened"
+        with pytest.raises(Overtaken):
+            log._remember([])
+
+
+def test_how_long_the_oldest_batch_has_waited_is_told_in_seconds():
+    """An entry's id has milliseconds; the server's clock has seconds and microseconds."""
+    assert appender._backlog([]) == appender.Backlog()
+    waits = appender._backlog([2, 30, b"1000500-3", b"1003", b"250000"])
+    assert (waits.backlog_batches, waits.backlog_bytes, waits.lag_seconds) == (2, 30, 2.75)
+    numbered_since = appender._backlog([-1, 0, b"1000500-3", b"1000", b"0"])
+    assert (numbered_since.backlog_batches, numbered_since.lag_seconds) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sequence"),
+    [
+        ({b"sequence": b"12", b"batch": b"x"}, 12),
+        ({b"sequence": b"12"}, None),
+        ({b"sequence": b"1" * 19, b"batch": b"x"}, None),
+        ({b"sequence": b"-1", b"batch": b"x"}, None),
+        ({b"batch": b"x"}, None),
+    ],
+)
+def test_an_entry_that_nobody_of_ours_wrote_has_no_number(fields: dict[bytes, bytes], sequence: int | None):
+    assert readers._entry((b"1-1", fields)).sequence == sequence

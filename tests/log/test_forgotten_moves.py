@@ -6,17 +6,18 @@ Where the database was put back to before a move, the stream halts, and the same
 
 from contextlib import closing
 from secrets import token_hex
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import delete, update
 
 from service.embedded import Servers
-from service.log import MovedLog, Position, read_primaries
+from service.log import LogUnavailable, MovedLog, Position, read_primaries
 from service.log.connection import entries_key, state_key
 from service.store import leases, numbering, places, streams, tables
 from service.store.database import Database
 from service.store.leases import LeaseLost
-from service.worker import sealer
+from service.worker import moving, sealer
 from service.worker.moving import Immovable
 from tests.api.test_records import refused
 from tests.conftest import Service, make_world, ok, running, serving, wait_until
@@ -160,3 +161,18 @@ def test_ids_of_the_new_log_follow_those_of_the_old_one(three: Three):
         moved.prepare(Position(entry="99999999999999-7", sequence=3))
         assert redis.xlen(entries_key(log)) == 0
         assert redis.xadd(entries_key(log), {"any": "batch"}) == b"99999999999999-8"
+
+
+def test_a_log_that_is_left_is_written_anew_until_nothing_of_it_is_left(monkeypatch):
+    monkeypatch.setattr(moving, "PAUSE_SECONDS", 0.0)
+    answers, closed, lines = [False, False, True], [], []
+    left = SimpleNamespace(leave=lambda: True, forget=lambda: answers.pop(0), close=lambda: closed.append("left"))
+    mover = moving.Mover(None, None, None, lines.append)
+    mover._leave(left)
+
+    def away() -> bool:
+        raise LogUnavailable("away")
+
+    mover._leave(SimpleNamespace(leave=away, close=lambda: closed.append("away"), primary=SimpleNamespace(number=2)))
+    assert (answers, closed) == ([], ["left", "away"])
+    assert lines == ["primary 2 is away: run this again later, to delete what it holds"]

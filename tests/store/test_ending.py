@@ -1,10 +1,12 @@
 """A publication or a stream that ends, halts or loses records leaves all that is written down of others."""
 # ruff: noqa: F811 - a fixture is another file's
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
 import numpy as np
+import pytest
 from sqlalchemy import Connection, insert, select, update
 
 from service.ledger import open_entry
@@ -24,7 +26,7 @@ from service.store import (
     waits,
 )
 from service.store.parked import Parked
-from service.store.streams import Confirmed
+from service.store.streams import Confirmed, SecretLost
 from service.store.unwritten import Left
 from tests.store.test_spending import connection, described  # noqa: F401
 
@@ -88,7 +90,7 @@ def test_at_a_tick_each_ledger_has_the_steps_of_its_own_stream(connection: Conne
 def test_what_becomes_of_a_stream_changes_no_other(connection: Connection):
     ends, stays = two(connection)
     before = streams.get(connection, 2)
-    erasing.close_unit(connection, 1, bytes(16))
+    assert erasing.close_unit(connection, 1, bytes(16)) == 10
     letter = {"entry": "1-1", "sequence": 1, "reason": "its content can't be read", "size": 1}
     connection.execute(insert(tables.dead_letters), [letter | {"stream_id": each} for each in (1, 2)])
     assert numbering.drop_dead_letter(connection, 1, "1-1")
@@ -103,3 +105,20 @@ def test_what_becomes_of_a_stream_changes_no_other(connection: Connection):
     after = streams.get(connection, 1)
     assert (after.sealed_sequence, after.units_erased, after.distrusted) == (7, 1, "a charge is missing")
     assert (streams.get(connection, 2), publications.get(connection, stays.id)) == (before, stays)
+
+
+def test_each_stream_is_where_its_own_log_is(connection: Connection):
+    two(connection)
+    for places_of_logs in ({"s": 5, "t": 6}, {"s": 7, "t": 6}):
+        streams.place_all(connection, places_of_logs.__getitem__)
+        assert {each.log: each.place for each in streams.every(connection)} == places_of_logs
+
+
+def test_a_secret_that_is_not_the_one_that_was_promised_counts_as_lost(connection: Connection):
+    budget = {"epsilon": Decimal(2), "delta": Decimal(0)}
+    for name in ("s", "t"):
+        streams.create(connection, name=name, log=name, schema={"unit": {}}, retention="keep", **budget)
+    one, other = streams.every(connection)
+    assert streams.secret_of_units(connection, one) != streams.secret_of_units(connection, other)
+    with pytest.raises(SecretLost):
+        streams.secret_of_units(connection, replace(one, unit_secret_digest=other.unit_secret_digest))

@@ -104,6 +104,7 @@ def test_files_of_records_are_their_owners_alone(tmp_path: Path):
     files = SegmentFiles(tmp_path / "segments")
     name, _ = files.write("log", 0, 4, {"x": X})
     files.put_high_water_mark("log", {})
+    files.put_note("log", {})
     with files.high_water_mark_lock("log"):
         paths = [path for path in tmp_path.rglob("*") if path != tmp_path / "segments"]
     assert tmp_path / "segments" / "log" / name in paths
@@ -122,6 +123,17 @@ def test_a_file_that_is_changed_after_it_was_read_is_found_out(tmp_path: Path):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(SegmentDamaged):
         files.read("log", name, sha256, 0, 4)
+
+
+def test_who_checks_a_file_reads_it_again_though_nobody_has_touched_it(tmp_path: Path, monkeypatch):
+    """As after a disk has lost some bits."""
+    monkeypatch.setattr(segment_files, "_state", lambda _: (0,))
+    files = SegmentFiles(tmp_path)
+    name, sha256 = files.write("log", 0, 4, {"x": X})
+    files.check("log", name, sha256)
+    (tmp_path / "log" / name).write_bytes(b"other")
+    with pytest.raises(SegmentDamaged):
+        files.check("log", name, sha256)
 
 
 def test_files_that_were_read_are_not_remembered_for_ever(tmp_path: Path, monkeypatch):

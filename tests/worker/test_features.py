@@ -160,5 +160,10 @@ def test_features_of_another_publication_than_was_promised_are_refused(bench: Be
     bench.publish_all()
     begun = turn(bench, models)
     assert begun.has_promised_features()
+    maps = begun.source
+    assert maps is not None
+    for changed in ({"name": "another"}, {"stream_id": begun.publication.stream_id + 1}):
+        begun.source = replace(maps, publication=replace(maps.publication, **changed))
+        assert not begun.has_promised_features(), changed
     begun.source = None
     assert not begun.has_promised_features()

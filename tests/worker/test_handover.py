@@ -51,6 +51,7 @@ def test_a_mark_that_can_not_be_read_holds_up_its_own_stream_alone(bench: Bench)
     sealer = bench.sealer()
     sealer.step(wait_milliseconds=10)
     assert (other.values(), bench.now().records, bench.now().halted) == ([2], 0, None)
+    assert list(sealer._not_before) == [bench.stream.id], "its lease is not taken and given back again and again"
     mark.rmdir()
     sealer._not_before.clear()
     wait_until(lambda: (sealer.step(wait_milliseconds=10), bench.now().records == 1)[1])

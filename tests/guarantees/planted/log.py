@@ -223,3 +223,56 @@ def a_stream_with_two_open_logs() -> None:
     from service.worker import moving
 
     rewrite(moving._was_switched, ('all(each.state()[0] != "open" for each in others)', "True"))
+
+
+_INTO = f"{_APPENDING}::test_a_log_moves_to_no_server_that_could_lose_it_and_into_none_that_takes_batches"
+_WAITED = f"{_APPENDING}::test_how_long_the_oldest_batch_has_waited_is_told_in_seconds"
+_OURS = f"{_APPENDING}::test_an_entry_that_nobody_of_ours_wrote_has_no_number"
+
+
+@bug(_INTO)
+def a_log_that_moves_to_a_server_that_may_lose_it() -> None:
+    """Answers of requests and dead letters are gone after the new server's machine lost power."""
+    from service.log import MovedLog
+
+    rewrite(MovedLog.prepare, ("require_durability(configuration)", "pass"))
+
+
+@bug(_INTO)
+def answers_that_are_copied_into_a_log_that_takes_batches() -> None:
+    """A command that hung puts an old answer in the place of a newer one."""
+    from service.log import MovedLog
+
+    rewrite(MovedLog._transact, (" or closed is None", ""))
+
+
+@bug(_WAITED)
+def a_lag_in_the_wrong_unit() -> None:
+    """An alarm about batches that wait rings always, or never."""
+    from service.log import appender
+
+    rewrite(appender._backlog, ("/ 1e3", "/ 1e6"))
+
+
+@bug(_WAITED)
+def a_backlog_below_nothing() -> None:
+    """A stream that was numbered meanwhile says that minus one batch waits."""
+    from service.log import appender
+
+    rewrite(appender._backlog, ("max(0, batches)", "batches"))
+
+
+@bug(f"{_OURS}[fields1-None]")
+def an_entry_without_records_that_has_a_number() -> None:
+    """Something that a tool wrote into the log halts its stream."""
+    from service.log import reader
+
+    rewrite(reader._entry, (' and b"batch" in fields', ""))
+
+
+@bug(f"{_OURS}[fields2-None]")
+def an_entry_with_a_number_that_no_column_holds() -> None:
+    """The sealer fails at it again and again, and numbers nothing more."""
+    from service.log import reader
+
+    rewrite(reader._entry, (" and len(sequence) < 19", ""))

@@ -134,3 +134,22 @@ def ids_that_begin_below_those_of_the_old_log() -> None:
 
     assert move._PREPARE.count("if entry ~= '0-0' then") == 1
     move._PREPARE = move._PREPARE.replace("if entry ~= '0-0' then", "if false then")
+
+
+_LEFT = f"{_FORGOTTEN}::test_a_log_that_is_left_is_written_anew_until_nothing_of_it_is_left"
+
+
+@bug(_LEFT)
+def records_that_stay_in_the_file_of_a_log_that_was_left() -> None:
+    """Where the server is busy, its file holds records that are erased later."""
+    from service.worker.moving import Mover
+
+    rewrite(Mover._leave, ("while not other.forget()", "if not other.forget()"))
+
+
+@bug(_LEFT)
+def a_move_that_fails_since_a_third_primary_is_away() -> None:
+    """The stream has moved, and the command says that a server is away: an operator moves it again and again."""
+    from service.worker.moving import Mover
+
+    rewrite(Mover._leave, ("except LogUnavailable:", "except ZeroDivisionError:"))

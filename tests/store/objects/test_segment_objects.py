@@ -1,5 +1,6 @@
 """Segments and high-water marks in an object store: nothing is lost, overwritten or believed that should not be."""
 
+import hashlib
 import os
 import random
 import secrets
@@ -52,6 +53,7 @@ def test_another_machine_reads_what_was_written_and_finds_it_gone(files, elsewhe
     name, sha256 = files.write("log", 0, 4, COLUMNS)
     assert same(elsewhere.read("log", name, sha256, 1, 3), 1, 3)
     assert set(elsewhere.read("log", name, sha256, 0, 4, only=frozenset({"y"}))) == {"y"}
+    assert {path.stat().st_mode & 0o077 for path in elsewhere.root.rglob("*")} == {0}, "copies are their owner's alone"
     assert elsewhere.names("log") == {name}
     assert elsewhere.names("other") == set()
     assert elsewhere.logs() == {"log"}
@@ -196,9 +198,26 @@ def test_copies_go_when_they_are_old_or_too_many(files):
     files.most_bytes = copies[1].stat().st_size
     files._drop_copies()
     assert [copy.exists() for copy in copies] == [False, True, False]
+    sha256 = hashlib.sha256(files.get("log", names[2])).digest()
+    files.read("log", names[2], sha256, 0, 4)
+    assert [copy.exists() for copy in copies] == [False, False, True], "it makes room before it gets another"
     files.drop_copies()
     assert [copy.exists() for copy in copies] == [False, False, False]
     assert files.names("log") == set(names)
+
+
+def test_copies_are_swept_again_after_an_error(files, monkeypatch):
+    sweeps = []
+
+    def sweep(*_: object) -> None:
+        sweeps.append(True)
+        raise InterruptedError if len(sweeps) < 3 else StopIteration
+
+    monkeypatch.setattr(SegmentObjects, "_drop_copies", sweep)
+    monkeypatch.setattr(segment_objects, "SECONDS_BETWEEN_SWEEPS", 0.0)
+    with pytest.raises(StopIteration):
+        files.sweep_copies()
+    assert len(sweeps) == 3
 
 
 def test_copies_on_a_machine_with_a_dask_worker_alone_go_too(files, monkeypatch):

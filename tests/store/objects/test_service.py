@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli import app
+from service.store.segment_copying import PlaceTaken, copy
+from service.store.segment_files import SegmentFiles
 from tests.conftest import World, make_world, ok, running, used_up, wait_until
 from tests.store.objects.server import BUCKET, Faults, Server
 
@@ -94,3 +96,28 @@ def test_a_copy_goes_to_no_place_with_other_files(tmp_path: Path):
     assert "give an empty one" in done.output
     done = CliRunner().invoke(app, ["segments", "copy", str(tmp_path / "none"), str(target)])
     assert (done.exit_code, "there is no folder" in done.output) == (78, True)
+
+
+def of_one_stream(folder: Path) -> SegmentFiles:
+    files = SegmentFiles(folder)
+    files.put("one", "segment", b"records")
+    files.put_high_water_mark("one", {"charges": 1})
+    return files
+
+
+@pytest.mark.parametrize("what", ["segment", "mark"])
+def test_a_copy_goes_to_no_place_where_the_same_stream_has_come_further(tmp_path: Path, what: str):
+    source, target = (of_one_stream(tmp_path / name) for name in ("source", "target"))
+    if what == "segment":
+        target.put("one", "later", b"records")
+    else:
+        target.put_high_water_mark("one", {"charges": 2})
+    with pytest.raises(PlaceTaken):
+        copy(source, target)
+
+
+def test_a_copy_that_was_stopped_while_it_wrote_is_made_whole(tmp_path: Path):
+    source, target = of_one_stream(tmp_path / "source"), SegmentFiles(tmp_path / "target")
+    target.put("one", "segment", b"rec")
+    assert copy(source, target) == 1
+    assert (target.get("one", "segment"), target.high_water_mark("one")) == (b"records", {"charges": 1})

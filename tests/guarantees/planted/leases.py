@@ -1,0 +1,121 @@
+"""Bugs in leases: who takes them, how long they are held, and what their next owner knows."""
+
+from __future__ import annotations
+
+from tests.guarantees.planted.bug import bug, rewrite
+
+_LEASES = "tests/store/test_leases.py"
+_GONE = f"{_LEASES}::test_the_next_owner_knows_since_when_its_predecessor_was_gone"
+_ABANDONED = f"{_LEASES}::test_a_lease_that_is_abandoned_tells_its_next_owner_so_whoever_that_is"
+_AFTER_A_WHILE = f"{_LEASES}::test_what_nobody_holds_is_taken_after_a_while_where_others_are_to_be_first"
+_HOLDS = f"{_LEASES}::test_a_worker_knows_which_leases_it_holds"
+_HANDOVER = "tests/worker/test_handover.py"
+
+
+@bug(f"{_HANDOVER}::test_a_mark_that_can_not_be_read_holds_up_its_own_stream_alone")
+def a_lease_that_is_taken_and_given_back_at_once() -> None:
+    """A sealer that can't read a mark wakes all sealers, itself too, and does nothing else any more."""
+    from service.worker.sealer import Sealer
+
+    rewrite(
+        Sealer._read,
+        ("self._not_before |= dict.fromkeys(mine.keys() - marked, time.monotonic() + AFTER_AN_ERROR_SECONDS)", "pass"),
+    )
+
+
+@bug(_GONE)
+def a_lease_that_was_given_back_and_counts_as_left() -> None:
+    """Each publication halts at the second time that its lease goes to another worker."""
+    from service.store import leases
+
+    rewrite(leases._taken, ("None if given_back or row", "None if row"))
+
+
+@bug(_GONE)
+def a_lease_of_ones_own_that_counts_as_left_by_another() -> None:
+    """A worker that slept past its lease notes that it died."""
+    from service.store import leases
+
+    rewrite(leases._taken, ("given_back or row.owner == owner", "given_back"))
+
+
+@bug(_GONE)
+def a_lease_that_counts_as_left_when_it_ran_out() -> None:
+    """An owner's death is excused by a database that was away after it."""
+    from service.store import leases
+
+    rewrite(leases._taken, ("float(row.over) + seconds", "float(row.over)"))
+
+
+@bug(_ABANDONED)
+def an_abandoned_lease_that_was_left_earlier_than_it_was() -> None:
+    """An attempt that is to be noted is excused by a database that was away before it."""
+    from service.store import leases
+
+    rewrite(leases.abandon, ("abandoned - seconds", "abandoned"))
+
+
+@bug(_ABANDONED)
+def an_abandoned_lease_that_nobody_knows_of() -> None:
+    """A publication whose fits kill their worker is tried again and again."""
+    from service.store import leases
+
+    rewrite(leases.abandon, ("owner=_NOBODY", "owner=None"))
+
+
+@bug(_ABANDONED)
+def an_abandoned_lease_that_is_taken_from_its_next_owner() -> None:
+    """A thread that hung ends the lease of the worker that took over."""
+    from service.store import leases
+
+    rewrite(
+        leases.abandon, ("is_held(lease.resource, lease.owner, lease.epoch)", "(leases.c.resource == lease.resource,)")
+    )
+
+
+@bug(_AFTER_A_WHILE)
+def leases_that_are_taken_at_once_though_others_are_to_be_first() -> None:
+    """A worker with more than its share takes streams before those that have none see them."""
+    from service.store import leases
+
+    rewrite(leases.take_several, ("most=most, since=since", "most=most"))
+
+
+@bug(_HOLDS)
+def leases_that_a_worker_takes_at_once_though_others_are_to_be_first() -> None:
+    """A worker with more than its share takes streams before those that have none see them."""
+    from service.worker.leases import LeaseKeeper
+
+    rewrite(LeaseKeeper.take_several, ("most=most, since=since", "most=most"))
+
+
+@bug(f"{_LEASES}::test_sealers_hear_of_a_stream_that_is_given_back")
+def a_stream_that_is_given_back_silently() -> None:
+    """Batches wait for seconds until a sealer looks."""
+    from service.store import leases
+
+    rewrite(leases.release_several, ("if any(", "if all("))
+
+
+@bug(_HOLDS)
+def leases_that_are_not_renewed() -> None:
+    """A sealer numbers nothing more once its leases have run out."""
+    from service.worker.leases import LeaseKeeper
+
+    rewrite(LeaseKeeper.take_several, ("self._held |=", "_ ="))
+
+
+@bug(_HOLDS)
+def an_abandoned_lease_that_counts_as_held() -> None:
+    """A worker goes on with what it has given up."""
+    from service.worker.leases import LeaseKeeper
+
+    rewrite(LeaseKeeper.abandon, ("self._forget([lease])", "pass"))
+
+
+@bug(_HOLDS)
+def a_lost_lease_that_takes_the_newer_one_along() -> None:
+    """A thread that gives up an old lease ends the renewal of the one that its worker has taken since."""
+    from service.worker.leases import LeaseKeeper
+
+    rewrite(LeaseKeeper._forget, ("self._held.get(lease.resource) is lease", "lease.resource in self._held"))
