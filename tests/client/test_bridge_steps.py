@@ -20,7 +20,7 @@ MESSAGES = [Message(sequence=number, reply=f"reply {number}", data=LINE) for num
 
 
 class Nats:
-    """Stands for a connection, a stream and a bucket of NATS; `said` holds all that it was told, in order."""
+    """Stands for a connection, a stream and a bucket of NATS; `sent` holds what it was sent, in order."""
 
     def __init__(self) -> None:
         self.sent: list[tuple] = []

@@ -73,8 +73,8 @@ def test_nothing_is_made_twice(ask, repeatable, status):
 
 def test_followers_get_each_model_after_theirs_once_and_the_newest_last():
     def model(version: int, role: str = "model") -> Answer:
-        told = {"publication": "p", "version": version, "role": role, "model": {"kind": "histogram"}}
-        weights = perennial.Model(parameters=np.zeros((1, 2)), metadata=told).to_safetensors()
+        described = {"publication": "p", "version": version, "role": role, "model": {"kind": "histogram"}}
+        weights = perennial.Model(parameters=np.zeros((1, 2)), metadata=described).to_safetensors()
         return Answer(status=200, headers={}, body=weights)
 
     exchange = operations.following("p", 3)

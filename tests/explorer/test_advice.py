@@ -131,23 +131,23 @@ def test_the_best_candidate_comes_first_and_what_it_prints_can_be_posted():
 def test_the_best_mean_score_with_noise_is_recommended_whatever_is_best_without(monkeypatch):
     """The first candidate can't run, the second has one good run of two, and all others are better with noise."""
     places = {each.title: place for place, each in enumerate(candidates(50))}
-    asked = []
+    promises = []
 
     def scores(_, candidate, epsilon, delta, sample):
-        asked.append((epsilon, delta))
+        promises.append((epsilon, delta))
         place = places[candidate.title]
         if place == 0:
             raise Refused("batch", "too large")
         if epsilon == advising.HARDLY_ANY_NOISE:
             return np.full(4, 1 - place / 100)
-        return np.full(4, 0.5 + place / 100 if place > 1 else 0.99 * (len(asked) % 2))
+        return np.full(4, 0.5 + place / 100 if place > 1 else 0.99 * (len(promises) % 2))
 
     monkeypatch.setattr(advising, "_scores", scores)
     advice = advise(made(), epsilon=2, delta=1e-5, runs=2)
     assert [places[each.candidate.title] for each in advice.measured] == [*range(len(places) - 1, 0, -1)]
     assert [each.score for each in advice.measured][-1] == pytest.approx(0.495)
     assert max(each.without_noise for each in advice.measured) == 0.99
-    assert set(asked) == {(2, 1e-5), (advising.HARDLY_ANY_NOISE, 1e-5)}
+    assert set(promises) == {(2, 1e-5), (advising.HARDLY_ANY_NOISE, 1e-5)}
     assert advice.publication["privacy"] == {"epsilon": 2, "delta": 1e-5}
     assert advice.stream["budget"] == {"epsilon": 2, "delta": 1e-5, "accounting": "zcdp"}
     assert [each.partition(":")[0] for each in advice.left_out] == [min(places, key=places.get)]
