@@ -294,6 +294,19 @@ class TestRates:
             allowance.count(who)
         assert len(allowance._due) <= MOST_KEPT
 
+    def test_an_army_makes_nobody_forgotten_who_asked_too_often(self, monkeypatch):
+        now = 1000.0
+        monkeypatch.setattr("service.api.auth.allowance.time.monotonic", lambda: now)
+        allowance = Allowance(1, seconds=1)
+        for _ in range(9):
+            allowance.count("a")
+        for who in range(MOST_KEPT - 1):
+            allowance.count(who)
+        now += 2
+        allowance.count("one more")
+        assert allowance.early("a") == 6
+        assert set(allowance._due) == {"a", "one more"}
+
 
 READING_JSON = [
     *CONFIGURED,

@@ -5,11 +5,11 @@ import time
 import numpy as np
 import pytest
 
-from perennial import PerennialError, Uncertain, exchange
+from perennial import PerennialError, Uncertain, Unreachable, exchange
 from perennial.appending import append, post_records
 from perennial.batches import Batch
 from perennial.data import Block
-from perennial.exchange import Answer, NoAnswer, Pause, Request
+from perennial.exchange import Answer, Exchange, NoAnswer, Pause, Request
 from perennial.journal import opened
 
 
@@ -93,3 +93,40 @@ def test_a_batch_that_was_refused_is_sent_on_any_later_day(tmp_path, later, cert
         else:
             with pytest.raises(Uncertain):
                 begin(journal)
+
+
+def test_a_refusal_says_nothing_of_what_was_sent_before(tmp_path, later):
+    """No answer came, and then the API key was revoked: the next day's call would store the batch twice."""
+
+    def call() -> tuple[Exchange, Request]:
+        exchange = append("days", np.zeros((3, 2)), key="days", journal=journal, patience=0)
+        return exchange, next(exchange)
+
+    path = tmp_path / "days.sqlite"
+    for answer in (NoAnswer(reason="ReadTimeout", sent=True), problem("unauthenticated", 401)):
+        with opened(path, "days", "days", "sender", "refuse") as journal:
+            exchange, _ = call()
+            with pytest.raises(PerennialError):
+                exchange.send(answer)
+    later(25)
+    with opened(path, "days", "days", "sender", "refuse") as journal, pytest.raises(Uncertain):
+        call()
+
+
+def test_a_batch_of_an_earlier_call_is_repeated_for_a_day_from_then_on(tmp_path, later):
+    """The service remembers the key since its first use, not since this call."""
+
+    def call() -> Exchange:
+        return append("days", np.zeros((3, 2)), key="days", journal=journal)
+
+    path = tmp_path / "days.sqlite"
+    with opened(path, "days", "days", "sender", "refuse") as journal:
+        next(call())
+    later(22)
+    with opened(path, "days", "days", "sender", "refuse") as journal:
+        exchange = call()
+        assert isinstance(next(exchange), Request)
+        assert isinstance(exchange.send(NoAnswer(reason="ReadTimeout", sent=True)), Pause)
+        later(2)
+        with pytest.raises(Unreachable):
+            exchange.send(None)

@@ -299,15 +299,17 @@ def test_an_answer_about_a_batch_is_one_of_three(service: Service, client, appen
         append(stream, uncertain=answer)
 
 
-def test_a_load_that_goes_on_at_once_after_days_waits_for_numbers(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("sender", "hours"), [("sender", -25), ("another API key", 0)])
+def test_a_load_that_goes_on_at_once_after_days_waits_for_numbers(tmp_path, monkeypatch, sender, hours):
     """The newest batch was accepted just now. Until it has numbers, the service can't say whether it has older ones."""
     now = time.time
-    with opened(tmp_path / "days.sqlite", "days", "key", "sender", "refuse") as journal:
-        for first, hours in enumerate((-25, 0)):
-            monkeypatch.setattr(exchange.time, "time", lambda hours=hours: now() + hours * 3600)
+    for first, (each, ago) in enumerate(((sender, hours), ("sender", 0))):
+        monkeypatch.setattr(exchange.time, "time", lambda ago=ago: now() + ago * 3600)
+        with opened(tmp_path / "days.sqlite", "days", "key", each, "refuse") as journal:
             (batch,) = journal.announce([Batch(first=first, block=Block(x=None, y=np.zeros(1)))])
             journal.begin(batch)
             journal.end(batch, f"{first}-0")
+    with opened(tmp_path / "days.sqlite", "days", "key", "sender", "refuse") as journal:
         asking = appending._has_newest("days", journal)
         assert next(asking).path.endswith("/entries/1-0")
         assert isinstance(asking.send(Answer(status=404, headers={}, body=b"")), Pause)

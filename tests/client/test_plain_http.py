@@ -1,14 +1,16 @@
 """Connections by the standard library: which are used again, and what of a failure may have been carried out."""
 
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread
 
+import httpx
 import pytest
 
 from perennial.exchange import Answer, NoAnswer, Request
-from perennial.transport import LibraryConnections, Transport
+from perennial.transport import LibraryConnections, Transport, _no_answer
 from tests.conftest import HANG_SECONDS
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -54,6 +56,7 @@ def test_a_connection_is_used_until_the_server_closes_it():
             answer = transport.connections.send(POST)
             assert isinstance(answer, Answer)
             assert (answer.status, answer.headers, answer.body) == (200, {"content-length": "2"}, b"ok")
+            assert transport.connections._idle[0].sock.gettimeout() == POST.seconds, "not that of connecting"
     head = requests[0].decode()
     assert head.startswith("POST /below/v1/things?a=b+c HTTP/1.1\r\n")
     assert "Authorization: Bearer a-key\r\n" in head
@@ -109,6 +112,7 @@ def test_a_refusal_of_a_body_that_nobody_reads_is_read():
         ("http://127.0.0.1:1", "http://proxy:1", False),
         ("http://stream.example", None, False),
         ("http://stream.example", "http://proxy:1", True),
+        ("http://10.0.0.1", "http://proxy:1", True),
         ("https://127.0.0.1:1", None, True),
     ],
 )
@@ -120,3 +124,24 @@ def test_tls_and_proxies_are_left_to_a_library(monkeypatch, url, proxy, library)
     transport = Transport(url, "a-key")
     assert isinstance(transport.connections, LibraryConnections) == library
     transport.close()
+
+
+def test_the_certificate_of_a_server_is_checked():
+    """Else anybody on the way reads the key and the records."""
+    transport = Transport("https://stream.example", "a-key")
+    checks = transport.connections._http._transport._pool._ssl_context
+    assert (checks.verify_mode, checks.check_hostname) == (ssl.CERT_REQUIRED, True)
+    transport.close()
+
+
+def test_what_a_library_may_have_sent_is_known():
+    """An error that comes after the request was begun says nothing of what the server did."""
+    before = {httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol}
+    after = {httpx.ReadTimeout, httpx.WriteTimeout, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError}
+    for each in before | after:
+        assert _no_answer(each("away")) == NoAnswer(reason=each.__name__, sent=each in after)
+
+
+def test_a_key_is_the_same_sender_with_and_without_its_line_break():
+    """As a file has it, and a variable of the environment: else a journal takes them for two keys."""
+    assert Transport("http://here", "a-key\n").sender == Transport("http://here", "a-key").sender

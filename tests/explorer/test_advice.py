@@ -128,6 +128,31 @@ def test_the_best_candidate_comes_first_and_what_it_prints_can_be_posted():
     assert f"Recommended: {advice.best.candidate.title}" in report(advice)
 
 
+def test_the_best_mean_score_with_noise_is_recommended_whatever_is_best_without(monkeypatch):
+    """The first candidate can't run, the second has one good run of two, and all others are better with noise."""
+    places = {each.title: place for place, each in enumerate(candidates(50))}
+    promises = []
+
+    def scores(_, candidate, epsilon, delta, sample):
+        promises.append((epsilon, delta))
+        place = places[candidate.title]
+        if place == 0:
+            raise Refused("batch", "too large")
+        if epsilon == advising.HARDLY_ANY_NOISE:
+            return np.full(4, 1 - place / 100)
+        return np.full(4, 0.5 + place / 100 if place > 1 else 0.99 * (len(promises) % 2))
+
+    monkeypatch.setattr(advising, "_scores", scores)
+    advice = advise(made(), epsilon=2, delta=1e-5, runs=2)
+    assert [places[each.candidate.title] for each in advice.measured] == [*range(len(places) - 1, 0, -1)]
+    assert [each.score for each in advice.measured][-1] == pytest.approx(0.495)
+    assert max(each.without_noise for each in advice.measured) == 0.99
+    assert set(promises) == {(2, 1e-5), (advising.HARDLY_ANY_NOISE, 1e-5)}
+    assert advice.publication["privacy"] == {"epsilon": 2, "delta": 1e-5}
+    assert advice.stream["budget"] == {"epsilon": 2, "delta": 1e-5, "accounting": "zcdp"}
+    assert [each.partition(":")[0] for each in advice.left_out] == [min(places, key=places.get)]
+
+
 def test_a_regression_is_judged_by_r_squared():
     """At so large an ε its models tell most of a label that is one of two columns, and a bit of noise."""
     sample = made()

@@ -1,6 +1,7 @@
 """Ids, pseudonyms and counting slots of units."""
 
 import unicodedata
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ from service.streams.units import (
     UnitState,
     UnitStates,
     canonical,
+    contributions,
     counting,
     counting_slots,
     erased,
@@ -207,3 +209,12 @@ def test_every_kth_unit_is_set_aside_by_the_number_that_its_pseudonym_is(period)
     columns = set_aside(np.frombuffer(b"".join(names), dtype=np.uint8).reshape(-1, 16), period)
     assert columns.tolist() == [int.from_bytes(each) % period == period - 1 for each in names]
     assert columns[:2].all()
+
+
+def test_the_shares_of_a_units_records_add_up_to_one_at_most():
+    """Exactly: a unit would have more of a say than it is charged for if 1/10 was rounded up."""
+    many = np.arange(1, 100)
+    shares = contributions(np.repeat(np.arange(len(many)), many))[np.cumsum(many) - 1]
+    sums = [Fraction(share) * records for share, records in zip(shares.tolist(), many.tolist(), strict=True)]
+    assert sums[0] == 1
+    assert all(1 - Fraction(1, 2**50) < each <= 1 for each in sums)

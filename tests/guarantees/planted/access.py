@@ -138,3 +138,33 @@ def a_batch_of_as_many_records_as_fit_into_a_small_body() -> None:
     from service.api import ready_appends
 
     rewrite(ready_appends._appended, ("min(shared.settings.max_batch_records, stream.layout.most_records)", "2**40"))
+
+
+_NOTICES = (
+    "tests/api/test_notifier.py::"
+    "test_a_release_wakes_those_who_wait_for_it_and_whoever_listens_anew_looks_at_everything_again"
+)
+
+
+@bug(_NOTICES)
+def a_key_that_was_revoked_while_nobody_listened() -> None:
+    """Its notification is lost, and nobody looks at the key again."""
+    from service.api.notifier import Notifier
+
+    rewrite(Notifier._wake_all, ("self._keys_changed()", "pass"))
+
+
+@bug(_NOTICES)
+def a_revocation_that_is_taken_for_a_release() -> None:
+    """The key stays remembered, and everybody who waits for a publication without a name is woken."""
+    from service.api.notifier import Notifier
+
+    rewrite(Notifier._listen, ("if notice.channel == KEYS_CHANGED:", "if False:"))
+
+
+@bug("tests/api/test_limits.py::TestRates::test_an_army_makes_nobody_forgotten_who_asked_too_often")
+def a_table_that_forgets_those_who_ask_too_often() -> None:
+    """A guesser of keys sends from many addresses, and the first one may guess on."""
+    from service.api.auth.allowance import Allowance
+
+    rewrite(Allowance._forget, ("if due > now}", "if due < now}"))

@@ -222,3 +222,96 @@ def errors_of_the_client_that_repeat_an_id() -> None:
     from perennial import units
 
     rewrite(units.ids_of, ("the id in row {row}", "the id {each!r} in row {row}"))
+
+
+_CLOCKS = "tests/client/test_clocks.py"
+_OPERATIONS = "tests/client/test_operations.py"
+_HTTP = "tests/client/test_plain_http.py"
+
+
+@bug(f"{_CLOCKS}::test_a_refusal_says_nothing_of_what_was_sent_before")
+def a_refusal_that_forgets_a_batch_of_an_earlier_call() -> None:
+    """The service may have it, under a key that it forgets by the next day: it is stored twice."""
+    from perennial import appending
+
+    rewrite(appending._post_once, ('[] if journal.is_new(batch) else ["by an earlier call"]', "[]"))
+
+
+@bug(f"{_CLOCKS}::test_a_batch_of_an_earlier_call_is_repeated_for_a_day_from_then_on")
+def a_day_that_begins_anew_with_each_call() -> None:
+    """The service has forgotten the key of a batch that is repeated a day after it was first sent."""
+    from perennial import appending
+
+    rewrite(appending._post_once, (", since=since)", ")"))
+
+
+@bug(f"{_JOURNAL}::test_a_load_that_goes_on_at_once_after_days_waits_for_numbers[another API key-0]")
+def entries_of_another_api_key_that_nobody_waits_for() -> None:
+    """A load that goes on with a new key says that the service has lost what has no numbers yet."""
+    from perennial import journal
+
+    rewrite(journal.Journal.has_only_remembered, ("sender == self._sender and ", ""))
+
+
+@bug(f"{_HTTP}::test_the_certificate_of_a_server_is_checked")
+def certificates_that_nobody_checks() -> None:
+    """Anybody on the way reads the key and the records."""
+    from perennial import transport
+
+    rewrite(transport._settings, ('"verify": parts.scheme == "https"', '"verify": False'))
+
+
+@bug(f"{_HTTP}::test_what_a_library_may_have_sent_is_known")
+def an_answer_that_came_too_late_and_counts_as_never_asked_for() -> None:
+    """A publication is made twice, and reserves twice."""
+    from perennial import transport
+
+    transport._NOT_SENT = (*transport._NOT_SENT, "ReadTimeout")
+
+
+@bug(f"{_HTTP}::test_tls_and_proxies_are_left_to_a_library[http://10.0.0.1-http://proxy:1-True]")
+def a_proxy_that_is_passed_by() -> None:
+    """A machine that reaches others by its proxy alone reaches no service in its own network."""
+    from perennial import transport
+
+    rewrite(transport._is_this_machine, (".is_loopback", ".is_private"))
+
+
+@bug(f"{_HTTP}::test_a_connection_is_used_until_the_server_closes_it")
+def a_wait_that_is_given_up_after_the_time_of_connecting() -> None:
+    """A reader who waits a minute for a release never sees the answer."""
+    from perennial import plain_http
+
+    rewrite(plain_http.PlainConnections._answer, ("connection.sock.settimeout(request.seconds)", "pass"))
+
+
+@bug(f"{_OPERATIONS}::test_charges_of_a_publication_are_its_own")
+def charges_of_all_publications_for_those_of_one() -> None:
+    """An auditor adds up what another publication has cost."""
+    from perennial import operations
+
+    rewrite(operations.charges_of, (' if row["publication"] == publication', ""))
+
+
+@bug(f"{_OPERATIONS}::test_a_list_is_read_to_its_end")
+def a_list_that_ends_with_its_first_full_page() -> None:
+    """The oldest charges are missing."""
+    from perennial import operations
+
+    rewrite(operations._pages, ("if len(page) < ROWS_OF_A_PAGE:", "if len(page) <= ROWS_OF_A_PAGE:"))
+
+
+@bug(f"{_OPERATIONS}::test_nothing_is_made_twice[503-publish-False]")
+def a_publication_that_is_asked_for_again() -> None:
+    """It was made, and the client says that its name is taken."""
+    from perennial import operations
+
+    rewrite(operations.publish, ("settings)", "settings, repeatable=True)"))
+
+
+@bug(f"{_OPERATIONS}::test_a_request_that_waits_has_time_for_the_wait_and_the_answer")
+def a_client_that_waits_for_less_than_it_asks_for() -> None:
+    """It breaks off each request for a release just before the answer."""
+    from perennial import operations
+
+    rewrite(operations._ask_latest, ("seconds=wait + 30.0", "seconds=30.0"))

@@ -37,3 +37,19 @@ def a_version_that_is_unchanged_before_it_is_there() -> None:
     from service.api.routes import releases
 
     rewrite(releases.get_release, ("version > (row.visible_version or 0)", "False"))
+
+
+@bug(_UNCONFIRMED)
+def a_coarse_ledger_that_tells_a_charge_early() -> None:
+    """A reader of many ranges sees a charge that PostgreSQL may still forget."""
+    from service.api.routes import ledger
+
+    rewrite(ledger._outlined, ("loss.at_most(worst)", "loss"))
+
+
+@bug(_UNCONFIRMED)
+def a_coarse_ledger_that_calls_itself_exact() -> None:
+    """An auditor takes the most of many records for what each of them has spent."""
+    from service.api.routes import ledger
+
+    rewrite(ledger._pieces, ("return is_exact, [(low, high, loss, None)", "return True, [(low, high, loss, None)"))
