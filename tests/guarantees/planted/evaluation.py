@@ -206,7 +206,7 @@ def a_lift_that_is_surer_than_its_classes() -> None:
 
 @bug(f"{_EVALUATION}/test_training_slots.py::test_an_evaluation_of_more_counts_than_a_release_may_have_is_refused")
 def too_many_counts_that_are_an_error_of_the_service() -> None:
-    """Whoever asks for them is answered 500, without what to change."""
+    """Those who ask for them are answered 500, without what to change."""
     from service.mechanisms.evaluation import family
 
     rewrite(family._counts, ("except ValueError as problem:", "except KeyError as problem:"))

@@ -366,7 +366,7 @@ def a_fit_of_blocks_that_is_planned_as_if_it_read_once() -> None:
 
 @bug("tests/mechanisms/test_notes.py::test_of_several_kinds_of_fits_the_noisiest_is_named")
 def a_note_on_the_fit_with_the_least_noise() -> None:
-    """Whoever plans hears that noise is small, and most releases are noise."""
+    """A plan says that noise is small, and most releases are noise."""
     from service.mechanisms import notes
 
     rewrite(notes._of_noise, ("max(ratios, key", "min(ratios, key"))

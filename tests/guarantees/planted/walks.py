@@ -72,7 +72,7 @@ def streams_that_are_too_many_to_be_confirmed_together() -> None:
 
 @bug(_TROUBLE)
 def a_stream_that_is_confirmed_no_more_for_the_trouble_of_another() -> None:
-    """Of streams that could not be confirmed together only the first is confirmed alone."""
+    """The first alone of streams that could not be confirmed together is confirmed by itself."""
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer.confirm_each, ("for stream in together", "for stream in together[:1]"))
