@@ -204,7 +204,7 @@ class Audit:
     def walk(self, stream: int) -> None:
         """Look at one stream as `ledger verify` does, batches aside; say what it found where it counts."""
         began, at = time.perf_counter(), time.time()
-        stored_mark = self._confirmer.high_water_mark(stream)  # before the stream, which may only have come further since
+        stored_mark = self._confirmer.high_water_mark(stream)  # before the stream: it may only have come further
         with self._database.transaction() as connection:
             row, findings = verify.look(connection, stream)
             findings += filter(None, [high_water_mark.contradicts(connection, self._files, stored_mark, row)])
