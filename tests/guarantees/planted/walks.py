@@ -119,3 +119,14 @@ def a_publisher_that_compares_with_the_mark_of_another_stream() -> None:
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer.belongs, ("known == stream.log", "True"))
+
+
+@bug(f"{_WALKS}::test_every_stream_that_is_older_than_its_mark_is_named")
+def one_old_stream_that_hides_the_others() -> None:
+    """Numbers are given again on a stream that was put back together with another one."""
+    from service.ledger import high_water_mark
+
+    rewrite(
+        high_water_mark.behind_of_each,
+        ("and (lost := _lost(mark, now))", "and not reasons and (lost := _lost(mark, now))"),
+    )
