@@ -277,6 +277,9 @@ def test_every_stream_that_is_older_than_its_mark_is_named(bench: Bench):
         ahead = {log: vars(replace(mark, records=mark.records + 1)) for log, mark in marks.items()}
         assert high_water_mark.behind_of_each(connection, ahead, every).keys() == {"log", "other"}
         assert high_water_mark.behind_of_each(connection, ahead | {"log": None}, every).keys() == {"other"}
+        old = {name: ahead["other"][name] for name in ("records", "erasures", "charges", "head")}  # without a timeline
+        reason = high_water_mark.behind_of_each(connection, {"log": None, "other": old}, every)["other"]
+    assert reason.endswith(high_water_mark.REPLACED)
 
 
 def test_the_trouble_of_one_stream_holds_up_no_other_and_nobody_waits_for_each_other(bench: Bench, monkeypatch):

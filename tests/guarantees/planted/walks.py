@@ -72,7 +72,7 @@ def streams_that_are_too_many_to_be_confirmed_together() -> None:
 
 @bug(_TROUBLE)
 def a_stream_that_is_confirmed_no_more_for_the_trouble_of_another() -> None:
-    """Of streams that could not be confirmed together only the first is confirmed alone."""
+    """Where several streams could not be confirmed together, only the first is confirmed alone."""
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer.confirm_each, ("for stream in together", "for stream in together[:1]"))
@@ -130,3 +130,11 @@ def one_old_stream_that_hides_the_others() -> None:
         high_water_mark.behind_of_each,
         ("and (lost := _lost(mark, now))", "and not reasons and (lost := _lost(mark, now))"),
     )
+
+
+@bug(f"{_WALKS}::test_every_stream_that_is_older_than_its_mark_is_named")
+def a_mark_without_a_timeline_that_ends_who_reads_it() -> None:
+    """A mark that an older version wrote stops all streams, once one of them has lost something."""
+    from service.ledger import high_water_mark
+
+    rewrite(high_water_mark._why, ("mark.timeline is not None and ", ""))
