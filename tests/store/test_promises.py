@@ -1,4 +1,4 @@
-"""Findings of `ledger verify` where a publication and its stream do not say the same."""
+"""Checks what `ledger verify` finds where a publication and its stream do not say the same."""
 # ruff: noqa: F401, F811 - fixtures are other files'
 
 from dataclasses import replace

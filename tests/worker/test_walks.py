@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 from sqlalchemy import delete, update
 
+from service.ledger import high_water_mark
 from service.publishing import confirmation
 from service.store import streams, tables
 from service.store.database import DatabaseUnavailable
@@ -265,6 +267,19 @@ def test_with_a_mark_that_can_not_be_read_others_are_confirmed(bench: Bench, mon
     unreadable(bench, "other")
     bench.shop().audit.confirm()
     assert stream(bench).confirmed_charges == stream(bench).charges > 0
+
+
+def test_every_stream_that_is_older_than_its_mark_is_named(bench: Bench):
+    another_stream(bench)
+    with bench.database.transaction() as connection:
+        every = streams.every(connection)
+        marks = high_water_mark.marks(connection, every)
+        ahead = {log: vars(replace(mark, records=mark.records + 1)) for log, mark in marks.items()}
+        assert high_water_mark.behind_of_each(connection, ahead, every).keys() == {"log", "other"}
+        assert high_water_mark.behind_of_each(connection, ahead | {"log": None}, every).keys() == {"other"}
+        old = {name: ahead["other"][name] for name in ("records", "erasures", "charges", "head")}  # without a timeline
+        reason = high_water_mark.behind_of_each(connection, {"log": None, "other": old}, every)["other"]
+    assert reason.endswith(high_water_mark.REPLACED)
 
 
 def test_the_trouble_of_one_stream_holds_up_no_other_and_nobody_waits_for_each_other(bench: Bench, monkeypatch):

@@ -72,7 +72,7 @@ def streams_that_are_too_many_to_be_confirmed_together() -> None:
 
 @bug(_TROUBLE)
 def a_stream_that_is_confirmed_no_more_for_the_trouble_of_another() -> None:
-    """The first alone of streams that could not be confirmed together is confirmed by itself."""
+    """Where several streams could not be confirmed together, only the first is confirmed alone."""
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer.confirm_each, ("for stream in together", "for stream in together[:1]"))
@@ -119,3 +119,22 @@ def a_publisher_that_compares_with_the_mark_of_another_stream() -> None:
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer.belongs, ("known == stream.log", "True"))
+
+
+@bug(f"{_WALKS}::test_every_stream_that_is_older_than_its_mark_is_named")
+def one_old_stream_that_hides_the_others() -> None:
+    """Numbers are given again on a stream that was put back together with another one."""
+    from service.ledger import high_water_mark
+
+    rewrite(
+        high_water_mark.behind_of_each,
+        ("and (lost := _lost(mark, now))", "and not reasons and (lost := _lost(mark, now))"),
+    )
+
+
+@bug(f"{_WALKS}::test_every_stream_that_is_older_than_its_mark_is_named")
+def a_mark_without_a_timeline_that_ends_who_reads_it() -> None:
+    """A mark that an older version wrote stops all streams, once one of them has lost something."""
+    from service.ledger import high_water_mark
+
+    rewrite(high_water_mark._why, ("mark.timeline is not None and ", ""))
