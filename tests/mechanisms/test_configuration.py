@@ -12,7 +12,7 @@ from service.learning.losses import HuberHinge, Squared
 from service.learning.solvers import Exact
 from service.mechanisms.building import build
 from service.mechanisms.configuration import AskedPrivacy, PublicationConfiguration, Refused, RhoPrivacy
-from service.privacy.currency import Currency
+from service.privacy.currency import Currency, zcdp_epsilon
 from service.schedules.continual import Continual
 from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.independent_batches import IndependentBatches
@@ -349,3 +349,12 @@ def test_a_budget_is_by_rho_or_by_epsilon():
     assert isinstance(privacy.validate_python({"rho": 0.5}), RhoPrivacy)
     assert isinstance(privacy.validate_python(RhoPrivacy(rho=0.5)), RhoPrivacy)
     assert not isinstance(privacy.validate_python({"epsilon": 0.5}), RhoPrivacy)
+
+
+@pytest.mark.parametrize("delta", [0, 1e-6])
+def test_a_loss_is_never_stated_below_the_charges_that_it_is_of(delta):
+    mechanism = build(stream(), publication("privacy", {"epsilon": 1, "delta": delta}))
+    for amount in (Fraction(3, 10), Fraction(1, 3)):  # the nearest doubles are below them
+        stated = mechanism.loss_of(amount)
+        assert stated["rho" if delta else "epsilon"] >= amount
+        assert not delta or stated["epsilon"] >= zcdp_epsilon(stated["rho"], delta)

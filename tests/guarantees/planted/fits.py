@@ -120,3 +120,30 @@ def a_pattern_without_erased_records() -> None:
     from service.publishing import records
 
     rewrite(records.load, ("pattern.counting.copy()", "pattern.counting"))
+
+
+@bug("tests/learning/test_sums.py::test_a_gradient_in_doubles_is_none_in_single_precision_that_is_remembered")
+def a_certificate_that_is_remembered_from_single_precision() -> None:
+    """The same: the search looked at the point roughly before."""
+    from service.learning.sums import SummedObjective
+
+    rewrite(SummedObjective.evaluate, ("point = roughly, ", "point = True, "))
+
+
+_FOR_ITS_SLOTS = "tests/learning/test_sums.py::test_a_fit_is_certified_for_as_many_slots_as_its_noise_reckons_with"
+
+
+@bug(_FOR_ITS_SLOTS)
+def a_certificate_for_half_the_slots() -> None:
+    """A fit may be twice as far from its minimiser as its noise reckons with."""
+    from service.learning.solvers import Exact
+
+    rewrite(Exact.solve, ("_accuracy(setting, records)", "_accuracy(setting, max(1, records // 2))"))
+
+
+@bug(_FOR_ITS_SLOTS)
+def a_certificate_of_blocks_for_half_the_slots() -> None:
+    """The same, of a fit whose records are read block by block."""
+    from service.learning import solvers
+
+    rewrite(solvers.exact_of_blocks, ("_accuracy(setting, records)", "_accuracy(setting, max(1, records // 2))"))

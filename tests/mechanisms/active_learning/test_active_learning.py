@@ -266,6 +266,8 @@ def test_the_papers_own_setting_is_refused_with_what_it_costs_and_what_would_do(
     assert refused.value.path == "mechanism.threshold"
     assert publication({"epsilon": 2}, threshold=0.4771, **settings)
     assert publication({"epsilon": 2}, **settings).learner.threshold.at(1) == pytest.approx(0.477, abs=2e-3)
+    falling = publication({"epsilon": 2}, threshold={"initial": 1.9}, **settings).learner.threshold
+    assert falling.at(2**62) == pytest.approx(0.477, abs=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -312,6 +314,8 @@ def test_with_a_delta_selection_has_half_of_rho():
         ("learner.loss", {}, {"task": {"kind": "regression", "bound": 1.0}}),
         ("learner.loss", {}, {"task": {"kind": "unlabelled"}, "learner": {"loss": "squared"}}),
         ("privacy.epsilon", {"epsilon_selection": 1.99999999999999}, {}),
+        ("mechanism.threshold", {"selection": "exponential", "threshold": 2.0}, {}),
+        ("mechanism.threshold", {"selection": "exponential", "threshold": {"initial": 2.5, "least": 0.5}}, {}),
     ],
 )
 def test_what_does_not_fit_is_refused(path, settings, more):
