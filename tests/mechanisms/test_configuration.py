@@ -358,3 +358,17 @@ def test_a_loss_is_never_stated_below_the_charges_that_it_is_of(delta):
         stated = mechanism.loss_of(amount)
         assert stated["rho" if delta else "epsilon"] >= amount
         assert not delta or stated["epsilon"] >= zcdp_epsilon(stated["rho"], delta)
+
+
+def test_no_momentum_is_no_momentum():
+    document = PUBLICATION | {"privacy": {"epsilon": 1, "delta": 1e-6}}
+    for settings, momentum in (({}, 0.9), ({"momentum": 0.0}, 0.0)):
+        descent = {"learner": {"kind": "noisy_gradient_descent"} | settings}
+        assert build(stream(), PublicationConfiguration.model_validate(document | descent)).learner.momentum == momentum
+
+
+def test_records_without_features_have_none_that_another_publication_maps():
+    schema = StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 9}})
+    document = PUBLICATION | {"mechanism": BATCHES, "learner": DATABASE, "features": {"from": "maps"}}
+    with pytest.raises(Refused, match="no features to map"):
+        build(schema, PublicationConfiguration.model_validate(document))

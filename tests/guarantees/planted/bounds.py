@@ -164,3 +164,30 @@ def rounding_beside_the_noise_of_a_whole_charge() -> None:
     from service.mechanisms import units
 
     rewrite(units.of_carried_noise, ("noisy = charged(factor)", "noisy = planned"))
+
+
+_DESCENT = "tests/learning/test_descent.py"
+
+
+@bug(f"{_DESCENT}::test_an_iterate_is_pulled_back_from_wherever_it_leaves_the_ball")
+def a_ball_that_iterates_leave() -> None:
+    """Outside of it the squared loss is steeper than its noise reckons with."""
+    from service.learning import descent
+
+    rewrite(descent._projected, ("if length > setting.reach else", "if length > 2 * setting.reach else"))
+
+
+@bug(f"{_DESCENT}::test_a_step_is_never_longer_than_what_brings_points_together[0.3]")
+def a_step_to_the_nearest_double() -> None:
+    """It is longer than the longest for which two neighbours come nearer to each other."""
+    from service.learning import descent
+
+    rewrite(descent._step, ("round_down(", "float("))
+
+
+@bug("tests/learning/test_records.py::test_some_of_the_records_keep_all_that_is_known_of_each")
+def records_that_are_parts_of_other_units() -> None:
+    """Of some records of a range each takes the number of another one's unit."""
+    from service.learning.records import Records
+
+    rewrite(Records.__getitem__, ("None if self.owners is None else self.owners[which]", "self.owners"))

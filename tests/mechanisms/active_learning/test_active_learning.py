@@ -343,5 +343,22 @@ def test_replayed_each_model_is_the_newest_until_the_next_comes(batching):
     assert models[-1][1] > 300
 
 
+def test_a_release_states_the_coin_and_the_noise_of_its_own_batch():
+    """A threshold falls from one to the next."""
+    settings = {"selection": "exponential", "epsilon_selection": 1, "threshold": {"initial": 0.6}}
+    mechanism = publication({"epsilon": 2}, **settings, **WINDOW)
+    made = [release for release, _ in releases(mechanism, reader(classes=2), 60)]
+    assert len({release.perturbation.selection.threshold for release in made}) > 1
+    for release in made:
+        charged = mechanism.currency, release.charge, mechanism.learner.batch, mechanism.origin
+        assert release.perturbation == mechanism.learner.perturbation(*charged, release.version)
+
+
+def test_coins_are_tossed_to_the_end_of_a_window_and_no_farther():
+    mechanism = publication(**WINDOW)
+    assert [mechanism.taken_at(due, 100) for due in (5, 6, 10)] == [5, 10, 10]
+    assert mechanism.taken_at(6, 8) == 8
+
+
 def test_it_is_the_one_that_asks_people():
     assert [family.settings.__name__ for family in MECHANISMS if family.asks_people] == ["ActiveLearningMechanism"]
