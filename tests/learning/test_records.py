@@ -80,8 +80,9 @@ def test_shapes_that_do_not_fit_are_refused():
 
 def test_some_of_the_records_keep_all_that_is_known_of_each():
     known = {
-        "x": np.arange(8.0).reshape(4, 2), "y": np.arange(4), "slots": np.arange(3, 7), "owners": np.array([0, 1, 0, 2]),
-        "weights": np.array([0.5, 1.0, 0.5, 1.0]), "firsts": np.array([True, True, False, True]),
+        "x": np.arange(8.0).reshape(4, 2), "y": np.arange(4), "slots": np.arange(3, 7),
+        "owners": np.array([0, 1, 0, 2]), "weights": np.array([0.5, 1.0, 0.5, 1.0]),
+        "firsts": np.array([True, True, False, True]),
     }  # fmt: skip
     some, which = Records(**known, units=3)[np.array([2, 0])], [2, 0]
     assert all(np.array_equal(getattr(some, name), values[which]) for name, values in known.items())

@@ -23,8 +23,8 @@ from service.mechanisms.preparation.cells import counts_of
 from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.scheduled.mechanism import Fitting
 from service.mechanisms.units import UnitTerms, of_carried_noise
-from service.privacy.accounting.groups import UnitBound
 from service.privacy.accounting.events.objective import curvature
+from service.privacy.accounting.groups import UnitBound
 from service.privacy.accounting.obligations import Obligations
 from service.privacy.currency import Currency, capacity
 from service.privacy.noise.sparse_vector import STEPS
