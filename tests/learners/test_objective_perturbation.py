@@ -14,6 +14,7 @@ from service.learners.objective_perturbation import ObjectivePerturbation
 from service.learning.losses import LOSSES, HuberHinge
 from service.learning.objective import norm
 from service.learning.records import Records
+from service.learning.solvers import accuracy
 from service.privacy.accounting import events
 from service.privacy.accounting.events.objective import curvature
 from service.privacy.currency import Currency
@@ -204,6 +205,14 @@ def test_the_output_noise_covers_the_solver():
     lattice = spent.noise.grid * sqrt(12) / (2 * 50)
     promise, _ = one._promise(spent.noise, 50, spent.regularization, 0.0)
     assert spent.output_sensitivity >= 2 * (promise.tolerance + lattice) / spent.regularization
+
+
+def test_the_solver_is_as_near_as_for_the_longest_tilt_and_the_centre_of_the_fit():
+    one = learner("softmax", 3, features=4)
+    spent = one.perturbation(Currency.PURE, 1.0, 50)
+    promise, longest = one._promise(spent.noise, 50, spent.regularization, 7.0)
+    public = {"norm_bound": 1.0, "regularization": spent.regularization, "shape": one.shape, "records": 50}
+    assert promise == accuracy(one.loss, **public, center_norm=7.0, tilt=longest)
 
 
 def test_a_tilt_longer_than_any_is_refused():

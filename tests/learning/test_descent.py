@@ -1,6 +1,7 @@
 """Solvers without a certificate: no neighbours move them further than counted, some nearly as far, and they arrive."""
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -352,3 +353,15 @@ def test_more_records_than_slots_are_refused():
         learner(CASES[0], PermutationSGD(passes=1, batch=2)).fit(
             Records(x=np.ones((3, 2)), y=np.ones(3)), 2, np.zeros((1, 2))
         )
+
+
+def test_an_iterate_is_pulled_back_from_wherever_it_leaves_the_ball():
+    setting = learner(CASES[-1], GradientDescent(steps=9)).setting()
+    center, beyond = np.zeros((1, 2)), np.array([[1.01 * setting.reach, 0.0]])
+    assert np.linalg.norm(descent._projected(setting, center, beyond)) <= setting.reach * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.3, 0.7, 1e-3])
+def test_a_step_is_never_longer_than_what_brings_points_together(alpha):
+    setting = learner(CASES[0], GradientDescent(steps=9), alpha=alpha).setting()
+    assert descent._step(setting) <= 2 / (Fraction(setting.loss.smoothness(1.0)) + 2 * Fraction(alpha))

@@ -78,6 +78,17 @@ def test_shapes_that_do_not_fit_are_refused():
         Records(x=np.zeros((3, 2)), y=np.zeros(3), slots=np.arange(4))
 
 
+def test_some_of_the_records_keep_all_that_is_known_of_each():
+    known = {
+        "x": np.arange(8.0).reshape(4, 2), "y": np.arange(4), "slots": np.arange(3, 7),
+        "owners": np.array([0, 1, 0, 2]), "weights": np.array([0.5, 1.0, 0.5, 1.0]),
+        "firsts": np.array([True, True, False, True]),
+    }  # fmt: skip
+    some, which = Records(**known, units=3)[np.array([2, 0])], [2, 0]
+    assert all(np.array_equal(getattr(some, name), values[which]) for name, values in known.items())
+    assert some.units == 3
+
+
 def test_records_of_units_say_what_part_of_which_unit_each_is():
     """Otherwise a record would count in full where noise is for whole units."""
     x, y, parts = np.zeros((2, 1)), np.zeros(2), np.full(2, 0.5)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from service.learners.output_perturbation import OutputPerturbation
-from service.learning import sums
+from service.learning import solvers, sums
 from service.learning.losses import LOSSES
-from service.learning.objective import MARGIN, summed
+from service.learning.objective import MARGIN, norm, summed
 from service.learning.records import Prepared, Records
 from service.learning.solvers import SLACK, accuracy
 from service.learning.sums import Partial, Question, SummedObjective, answered, cut
@@ -93,6 +93,30 @@ def test_a_fit_is_the_same_where_all_slots_are_empty_that_it_would_begin_with():
     center = np.zeros(one.shape)
     apart = one.fit(Held(read, 600), 600, center) - one.fit(read, 600, center)
     assert np.linalg.norm(apart) <= SLACK * one.sensitivity(600)
+
+
+def test_a_gradient_in_doubles_is_none_in_single_precision_that_is_remembered():
+    """A search looks at a point roughly first, and certifies it by the other."""
+    one, read = learner("softmax", 3), records(120, 3, 5)
+    center, weights = np.zeros(one.shape), np.full(one.shape, 0.3)
+    seen, fresh = (
+        SummedObjective(Held(read, 120), one.prepared, one.loss, one.setting().lipschitz, 120, 0.1, center)
+        for _ in range(2)
+    )
+    _, rough = seen.evaluate(weights, roughly=True)
+    _, exact = seen.evaluate(weights)
+    assert np.array_equal(exact, fresh.evaluate(weights)[1])
+    assert not np.array_equal(exact, rough)
+
+
+def test_a_fit_is_certified_for_as_many_slots_as_its_noise_reckons_with(monkeypatch):
+    one, read, promises = learner("softmax", 3), records(120, 3, 5), []
+    monkeypatch.setattr(solvers, "_certified", lambda _problem, _bound, promise: promises.append(promise))
+    center = np.full(one.shape, 0.25)
+    for each in (read, Held(read, 120)):
+        one.fit(each, 120, center)
+    public = {"norm_bound": 1.0, "regularization": 0.1, "shape": one.shape}
+    assert promises == 2 * [accuracy(one.loss, **public, records=120, center_norm=norm(center))]
 
 
 def sum_of(answers: list[Partial]) -> Partial:

@@ -12,7 +12,7 @@ from service.learning.losses import HuberHinge, Squared
 from service.learning.solvers import Exact
 from service.mechanisms.building import build
 from service.mechanisms.configuration import AskedPrivacy, PublicationConfiguration, Refused, RhoPrivacy
-from service.privacy.currency import Currency
+from service.privacy.currency import Currency, zcdp_epsilon
 from service.schedules.continual import Continual
 from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.independent_batches import IndependentBatches
@@ -349,3 +349,26 @@ def test_a_budget_is_by_rho_or_by_epsilon():
     assert isinstance(privacy.validate_python({"rho": 0.5}), RhoPrivacy)
     assert isinstance(privacy.validate_python(RhoPrivacy(rho=0.5)), RhoPrivacy)
     assert not isinstance(privacy.validate_python({"epsilon": 0.5}), RhoPrivacy)
+
+
+@pytest.mark.parametrize("delta", [0, 1e-6])
+def test_a_loss_is_never_stated_below_the_charges_that_it_is_of(delta):
+    mechanism = build(stream(), publication("privacy", {"epsilon": 1, "delta": delta}))
+    for amount in (Fraction(3, 10), Fraction(1, 3)):  # the nearest doubles are below them
+        stated = mechanism.loss_of(amount)
+        assert stated["rho" if delta else "epsilon"] >= amount
+        assert not delta or stated["epsilon"] >= zcdp_epsilon(stated["rho"], delta)
+
+
+def test_no_momentum_is_no_momentum():
+    document = PUBLICATION | {"privacy": {"epsilon": 1, "delta": 1e-6}}
+    for settings, momentum in (({}, 0.9), ({"momentum": 0.0}, 0.0)):
+        descent = {"learner": {"kind": "noisy_gradient_descent"} | settings}
+        assert build(stream(), PublicationConfiguration.model_validate(document | descent)).learner.momentum == momentum
+
+
+def test_records_without_features_have_none_that_another_publication_maps():
+    schema = StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 9}})
+    document = PUBLICATION | {"mechanism": BATCHES, "learner": DATABASE, "features": {"from": "maps"}}
+    with pytest.raises(Refused, match="no features to map"):
+        build(schema, PublicationConfiguration.model_validate(document))

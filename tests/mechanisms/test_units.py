@@ -22,8 +22,9 @@ from service.mechanisms.mechanism import Model
 from service.mechanisms.preparation.cells import counts_of
 from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.scheduled.mechanism import Fitting
-from service.mechanisms.units import UnitTerms
+from service.mechanisms.units import UnitTerms, of_carried_noise
 from service.privacy.accounting.events.objective import curvature
+from service.privacy.accounting.groups import UnitBound
 from service.privacy.accounting.obligations import Obligations
 from service.privacy.currency import Currency, capacity
 from service.privacy.noise.sparse_vector import STEPS
@@ -386,3 +387,9 @@ def test_the_last_model_stands_in_for_one_that_a_fit_of_no_unit_did_not_make():
     assert Fitting._parent(of_units, near, [last]) is last
     assert Fitting._parent(of_units, near, []) is None
     assert Fitting._parent(of_units, apart, [last]) is None
+
+
+def test_rounding_is_reckoned_for_the_noise_of_the_charge_that_a_slot_of_a_unit_gets():
+    planned, factors = made(LEADER).first_noise(), []
+    factor = of_carried_noise(UnitBound(max_records=4), 100, planned, lambda each: factors.append(each) or planned)
+    assert factors[-1] == factor

@@ -156,3 +156,15 @@ def an_error_that_is_logged_word_for_word() -> None:
     from service.publishing import answering
 
     rewrite(answering._log_failure, ("type(error).__name__", "str(error)"))
+
+
+@bug(
+    "tests/mechanisms/linear_queries/test_linear_queries.py::"
+    "test_an_answer_is_a_share_however_much_noise_is_in_it[-1000000000000000000-0.0]"
+)
+def an_answer_that_is_no_share() -> None:
+    """Noise makes an answer negative, and the histogram moves too far."""
+    from service.mechanisms.linear_queries.mechanism import LinearQueries
+
+    measured = "float(Fraction(measured, STEPS * shown.time))"
+    rewrite(LinearQueries.measure, (f"min(1.0, max(0.0, {measured}))", measured))

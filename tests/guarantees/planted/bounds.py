@@ -126,3 +126,68 @@ def half_the_inflation_of_an_epsilon() -> None:
     from service.privacy import currency
 
     currency._INFLATION = 2.0**-49
+
+
+_LONGEST_TILT = (
+    "tests/learners/test_objective_perturbation.py::"
+    "test_the_solver_is_as_near_as_for_the_longest_tilt_and_the_centre_of_the_fit"
+)
+
+
+@bug(_LONGEST_TILT)
+def a_solver_that_reckons_with_half_the_tilt() -> None:
+    """Rounding beside the longest tilts is more than the output noise is for."""
+    from service.learners.objective_perturbation import ObjectivePerturbation
+
+    rewrite(ObjectivePerturbation._promise, ("tilt=longest,", "tilt=longest / 2,"))
+
+
+@bug(_LONGEST_TILT)
+def a_solver_that_reckons_with_a_centre_of_zeros() -> None:
+    """The same, near a model of long weights."""
+    from service.learners.objective_perturbation import ObjectivePerturbation
+
+    rewrite(ObjectivePerturbation._promise, ("center_norm=center_norm", "center_norm=0.0"))
+
+
+@bug("tests/mechanisms/test_configuration.py::test_a_loss_is_never_stated_below_the_charges_that_it_is_of[0]")
+def a_loss_to_the_nearest_double() -> None:
+    """A plan states less than a record loses."""
+    from service.mechanisms.mechanism import Mechanism
+
+    rewrite(Mechanism.loss_of, ("round_up(amount)", "float(amount)"))
+
+
+@bug("tests/mechanisms/test_units.py::test_rounding_is_reckoned_for_the_noise_of_the_charge_that_a_slot_of_a_unit_gets")
+def rounding_beside_the_noise_of_a_whole_charge() -> None:
+    """A slot of a unit may be charged a part of the capacity, and beside that noise rounding is another part."""
+    from service.mechanisms import units
+
+    rewrite(units.of_carried_noise, ("noisy = charged(factor)", "noisy = planned"))
+
+
+_DESCENT = "tests/learning/test_descent.py"
+
+
+@bug(f"{_DESCENT}::test_an_iterate_is_pulled_back_from_wherever_it_leaves_the_ball")
+def a_ball_that_iterates_leave() -> None:
+    """Outside of it the squared loss is steeper than its noise reckons with."""
+    from service.learning import descent
+
+    rewrite(descent._projected, ("if length > setting.reach else", "if length > 2 * setting.reach else"))
+
+
+@bug(f"{_DESCENT}::test_a_step_is_never_longer_than_what_brings_points_together[0.3]")
+def a_step_to_the_nearest_double() -> None:
+    """It is longer than the longest for which two neighbours come nearer to each other."""
+    from service.learning import descent
+
+    rewrite(descent._step, ("round_down(", "float("))
+
+
+@bug("tests/learning/test_records.py::test_some_of_the_records_keep_all_that_is_known_of_each")
+def records_that_are_parts_of_other_units() -> None:
+    """Of some records of a range each takes the number of another one's unit."""
+    from service.learning.records import Records
+
+    rewrite(Records.__getitem__, ("None if self.owners is None else self.owners[which]", "self.owners"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.guarantees.planted.bug import bug, rewrite, wrap
+from tests.guarantees.planted.bug import ACTIVE, bug, rewrite, wrap
 
 _FITS = "tests/worker/test_fits.py"
 
@@ -202,3 +202,57 @@ def a_halt_that_passes_records_over() -> None:
     from service.publishing import prepared
 
     rewrite(prepared.halting, ("position=publication.position", "position=publication.due"))
+
+
+@bug("tests/learning/test_sums.py::test_a_gradient_in_doubles_is_none_in_single_precision_that_is_remembered")
+def a_certificate_that_is_remembered_from_single_precision() -> None:
+    """The same: the search looked at the point roughly before."""
+    from service.learning.sums import SummedObjective
+
+    rewrite(SummedObjective.evaluate, ("point = roughly, ", "point = True, "))
+
+
+_FOR_ITS_SLOTS = "tests/learning/test_sums.py::test_a_fit_is_certified_for_as_many_slots_as_its_noise_reckons_with"
+
+
+@bug(_FOR_ITS_SLOTS)
+def a_certificate_for_half_the_slots() -> None:
+    """A fit may be twice as far from its minimiser as its noise reckons with."""
+    from service.learning.solvers import Exact
+
+    rewrite(Exact.solve, ("_accuracy(setting, records)", "_accuracy(setting, max(1, records // 2))"))
+
+
+@bug(_FOR_ITS_SLOTS)
+def a_certificate_of_blocks_for_half_the_slots() -> None:
+    """The same, of a fit whose records are read block by block."""
+    from service.learning import solvers
+
+    rewrite(solvers.exact_of_blocks, ("_accuracy(setting, records)", "_accuracy(setting, max(1, records // 2))"))
+
+
+@bug(f"{ACTIVE}::test_a_release_states_the_coin_and_the_noise_of_its_own_batch")
+def a_later_step_that_states_the_first_coin() -> None:
+    """Whoever recomputes what a record lost by a coin takes another threshold for it."""
+    from service.mechanisms.active_learning.mechanism import ActiveLearning
+
+    rewrite(ActiveLearning._learnt, ("self._perturbation(update)", "self._perturbation(1)"))
+
+
+@bug(f"{ACTIVE}::test_coins_are_tossed_to_the_end_of_a_window_and_no_farther")
+def coins_of_two_windows_at_once() -> None:
+    """The second window is selected from by the model before the first one's update."""
+    from service.mechanisms.active_learning.mechanism import ActiveLearning
+
+    rewrite(ActiveLearning.taken_at, ("next_time(due - 1)", "next_time(due)"))
+
+
+@bug("tests/mechanisms/test_configuration.py::test_no_momentum_is_no_momentum")
+def no_momentum_that_is_the_usual_one() -> None:
+    """A setting of 0 is taken for one that is left out."""
+    from service.learners import noisy_gradient_descent
+
+    rewrite(
+        noisy_gradient_descent._build,
+        ("0.9 if settings.momentum is None else settings.momentum", "settings.momentum or 0.9"),
+    )

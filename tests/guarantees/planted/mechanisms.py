@@ -389,3 +389,11 @@ def any_solver_for_blocks() -> None:
     from service.mechanisms.scheduled.mechanism import Scheduled
 
     rewrite(Scheduled.reads_blocks, ("learner.takes_blocks and ", ""))
+
+
+@bug(f"{ACTIVE}::test_what_does_not_fit_is_refused[mechanism.threshold-settings21-more21]")
+def a_falling_threshold_of_which_only_the_end_is_looked_at() -> None:
+    """Selection begins with a threshold beyond the longest record."""
+    from service.mechanisms.active_learning import family
+
+    rewrite(family._slab, ("(slab.at(1), slab.at(2**62))", "(slab.at(2**62),)"))

@@ -121,3 +121,11 @@ def a_matrix_from_moments_with_other_noise() -> None:
     from service.mechanisms.preparation.whitening import Whitening
 
     wrap(Whitening, "map_step", lambda true, self, noisy, slots: true(self, noisy * 1.01, slots))
+
+
+@bug(f"{_PREPARATION}::test_of_units_it_reads_the_slots_that_it_charges_and_no_others")
+def a_slot_of_a_unit_that_is_read_for_nothing() -> None:
+    """One slot more than is charged."""
+    from service.mechanisms.preparation.once import MapOfFirstRecords
+
+    rewrite(MapOfFirstRecords._pieces, ("read(0, self.records)", "read(0, self.records + 1)"))

@@ -266,6 +266,8 @@ def test_the_papers_own_setting_is_refused_with_what_it_costs_and_what_would_do(
     assert refused.value.path == "mechanism.threshold"
     assert publication({"epsilon": 2}, threshold=0.4771, **settings)
     assert publication({"epsilon": 2}, **settings).learner.threshold.at(1) == pytest.approx(0.477, abs=2e-3)
+    falling = publication({"epsilon": 2}, threshold={"initial": 1.9}, **settings).learner.threshold
+    assert falling.at(2**62) == pytest.approx(0.477, abs=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -312,6 +314,8 @@ def test_with_a_delta_selection_has_half_of_rho():
         ("learner.loss", {}, {"task": {"kind": "regression", "bound": 1.0}}),
         ("learner.loss", {}, {"task": {"kind": "unlabelled"}, "learner": {"loss": "squared"}}),
         ("privacy.epsilon", {"epsilon_selection": 1.99999999999999}, {}),
+        ("mechanism.threshold", {"selection": "exponential", "threshold": 2.0}, {}),
+        ("mechanism.threshold", {"selection": "exponential", "threshold": {"initial": 2.5, "least": 0.5}}, {}),
     ],
 )
 def test_what_does_not_fit_is_refused(path, settings, more):
@@ -337,6 +341,23 @@ def test_replayed_each_model_is_the_newest_until_the_next_comes(batching):
     assert len(models) > 10
     assert [following for _, following in models[:-1]] == [release.time for release, _ in models[1:]]
     assert models[-1][1] > 300
+
+
+def test_a_release_states_the_coin_and_the_noise_of_its_own_batch():
+    """A threshold falls from one to the next."""
+    settings = {"selection": "exponential", "epsilon_selection": 1, "threshold": {"initial": 0.6}}
+    mechanism = publication({"epsilon": 2}, **settings, **WINDOW)
+    made = [release for release, _ in releases(mechanism, reader(classes=2), 60)]
+    assert len({release.perturbation.selection.threshold for release in made}) > 1
+    for release in made:
+        charged = mechanism.currency, release.charge, mechanism.learner.batch, mechanism.origin
+        assert release.perturbation == mechanism.learner.perturbation(*charged, release.version)
+
+
+def test_coins_are_tossed_to_the_end_of_a_window_and_no_farther():
+    mechanism = publication(**WINDOW)
+    assert [mechanism.taken_at(due, 100) for due in (5, 6, 10)] == [5, 10, 10]
+    assert mechanism.taken_at(6, 8) == 8
 
 
 def test_it_is_the_one_that_asks_people():

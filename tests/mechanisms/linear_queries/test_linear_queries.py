@@ -110,6 +110,14 @@ class Run:
         return measurement.answer
 
 
+@pytest.mark.parametrize(("measured", "answer"), [(-(10**18), 0.0), (10**18, 1.0)])
+def test_an_answer_is_a_share_however_much_noise_is_in_it(monkeypatch, measured, answer):
+    run = Run(queries(PURE, hits=2))
+    run.arrive([0] * 20)
+    monkeypatch.setattr(numeric_sparse, "measured", lambda *_: measured)
+    assert run.hit(LinearQuery.holding(np.array([0]))) == answer
+
+
 @both
 def test_an_instance_that_is_closed_by_no_category_costs_what_a_hit_costs_and_moves_nothing(privacy):
     run = Run(queries(privacy, hits=2))

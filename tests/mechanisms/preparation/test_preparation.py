@@ -267,6 +267,18 @@ def test_a_plan_says_how_rough_scales_are_of_units_that_have_as_many_records_as_
     assert "of the units:" in rough["warning"]
 
 
+def test_of_units_it_reads_the_slots_that_it_charges_and_no_others():
+    read = []
+
+    def reading(start, end):
+        read.append((start, end))
+        each = np.ones(end - start)
+        return Records(x=np.ones((len(each), 3)), y=each, weights=each, units=len(each), firsts=each > 0)
+
+    (release,) = prepared(8, unit={"max_records": 2}).step(8, (), 1, reading).releases
+    assert read == [release.fit] == [(0, 8)]
+
+
 def test_what_names_no_features_is_stored_as_before():
     assert "features" not in contract.configured(SCALE, None, 0).stored()
 
