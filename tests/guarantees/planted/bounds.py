@@ -187,7 +187,7 @@ def a_step_to_the_nearest_double() -> None:
 
 @bug("tests/learning/test_records.py::test_some_of_the_records_keep_all_that_is_known_of_each")
 def records_that_are_parts_of_other_units() -> None:
-    """Of some records of a range each takes the number of another one's unit."""
+    """Some records of a range each take the number of another one's unit."""
     from service.learning.records import Records
 
     rewrite(Records.__getitem__, ("None if self.owners is None else self.owners[which]", "self.owners"))

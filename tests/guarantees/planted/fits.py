@@ -233,7 +233,7 @@ def a_certificate_of_blocks_for_half_the_slots() -> None:
 
 @bug(f"{ACTIVE}::test_a_release_states_the_coin_and_the_noise_of_its_own_batch")
 def a_later_step_that_states_the_first_coin() -> None:
-    """Whoever recomputes what a record lost by a coin takes another threshold for it."""
+    """Another threshold is taken to recompute what a record lost by a coin."""
     from service.mechanisms.active_learning.mechanism import ActiveLearning
 
     rewrite(ActiveLearning._learnt, ("self._perturbation(update)", "self._perturbation(1)"))
