@@ -30,6 +30,7 @@ class Bug:
 
 def bug(caught_by: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
     def add(plant: Callable[[], None]) -> Callable[[], None]:
+        assert plant.__name__ not in BUGS, f"two bugs are called {plant.__name__}"
         BUGS[plant.__name__] = Bug(plant, caught_by)
         return plant
 

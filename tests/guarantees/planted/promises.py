@@ -36,7 +36,7 @@ def features_of_another_publication_that_nobody_misses() -> None:
 
 
 @bug(_FEATURES)
-def features_of_another_stream() -> None:
+def features_that_no_settings_name() -> None:
     """Features come from a publication that the stream does not have, and its settings name none."""
     from service.ledger.verify import promises
 
