@@ -59,13 +59,13 @@ def test_no_pattern_and_no_coins_cost_more_than_was_promised_and_the_worst_as_mu
 
 
 @pytest.mark.parametrize(
-    ("delta", "selection", "shared"),
-    [(0, 0.5, "the epsilon of 0.25"), (1e-6, 0.2, r"the rho of 0\.0060\d+")],
+    ("delta", "selection", "shared", "whole"),
+    [(0, 0.5, "the epsilon of 0.25", "1"), (1e-6, 0.2, r"the rho of 0\.0060\d+", r"0\.024\d+")],
 )
-def test_a_selection_that_leaves_nothing_is_refused_with_what_was_asked_for(delta, selection, shared):
+def test_a_selection_that_leaves_nothing_is_refused_with_what_was_asked_for(delta, selection, shared, whole):
     """And with what of it a slot may be charged."""
     with pytest.raises(
-        Refused, match=rf"{shared} that a slot may be charged, 1/4 of the \S+ that privacy promises a unit"
+        Refused, match=rf"{shared} that a slot may be charged, 1/4 of the {whole} that privacy promises a unit"
     ):
         made(WINDOW | {"epsilon_selection": selection}, DESCENT, unit={"max_records": 4}, delta=delta)
 

@@ -161,6 +161,34 @@ def test_it_learns_what_no_linear_model_can():
 
 
 @pytest.mark.usefixtures("installed")
+def test_it_is_learnt_as_its_settings_say():
+    chosen = DENSE | {"clip": 0.25, "learning_rate": 3.0}
+    learnt = publication(encoder=chosen).encoder
+    assert (learnt.records, learnt.batch, learnt.clip, learnt.learning_rate) == (12, 5, 0.25, 3.0)
+    assert (learnt.loss.name, learnt.classes) == ("softmax", 3)
+    assert publication(encoder=chosen | {"batch": 500}).encoder.batch == 12
+    assert publication().encoder.learning_rate is None
+
+
+@pytest.mark.usefixtures("installed")
+def test_its_release_is_of_the_records_before_the_first_task_and_of_their_end():
+    first = run(publication(), 1, reader())[0][0]
+    assert (first.time, first.fit, first.window, first.parent) == (12, (0, 12), (0, 12), None)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(("own", "features"), [({"encoder": DENSE}, 4), ({"features": 9}, 9)])
+def test_features_of_its_own_are_as_long_as_one_at_most_whatever_the_stream_allows(own, features):
+    """So that is what their statistics' sensitivity is computed from."""
+    stream = {"features": 5, "task": {"kind": "classification", "classes": 3}, "norm_bound": 2.0}
+    mechanism = {"kind": "lifelong", "task_size": 8, "training": "agem", "epochs": 7, **own}
+    settings = {"mechanism": mechanism, "learner": {"kind": "output_perturbation"}, "privacy": GAUSSIAN}
+    publication = build(StreamSchema.model_validate(stream), PublicationConfiguration.model_validate(settings))
+    learner = publication.learner
+    assert (learner.norm_bound, learner.features, learner.epochs) == (1.0, features, (7,))
+
+
+@pytest.mark.usefixtures("installed")
 def test_the_plan_tells_of_the_pass_and_of_the_batches():
     plan = publication().plan()
     passed, first, second = plan["fits"]
