@@ -5,6 +5,8 @@ PYTHON ?= $(shell python3 -c '$(OPTIMISED)' 2>/dev/null || ! /usr/bin/python3 -c
 OPTIMISED := import sys, sysconfig; sys.exit("--enable-optimizations" not in sysconfig.get_config_var("CONFIG_ARGS"))
 USABLE := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 BIN := .venv/bin
+# Dozens of programs start here, so bytecode is kept, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: venv programs up demo test most test-more more times test-long test-slow-disk mutation check docs lock clean
 
@@ -46,14 +48,12 @@ demo: venv
 
 # Each process has servers of its own; tests of one file stay together, and those of pages, which share a browser. Most of
 # the tests wait half of the time, for a lease, a tick or another process: so there are three processes for each of two
-# cores. Before them, and beside the lint, all modules of tests are compiled, once instead of in each process. Dozens of
-# programs start, so bytecode is kept, whatever the shell says.
+# cores. Before them, and beside the lint, all modules of tests are compiled, once instead of in each process.
 PYTEST := $(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder
 test:
 	$(MAKE) --no-print-directory --jobs 2 venv programs
 	$(MAKE) --no-print-directory --jobs 2 check most
 
-most times more: export PYTHONDONTWRITEBYTECODE =
 most: venv
 	-$(BIN)/python -m pytest --collect-only -q > /dev/null
 	$(PYTEST) -m "not alone and (not more or kept)"
@@ -69,7 +69,6 @@ times: venv
 	$(BIN)/python -m pytest -m alone
 
 # The rest: exhaustive cases, long attacks and histories, every planted bug, and a sample of mutants. It takes hours.
-test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: test-more
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --long
 	$(BIN)/python -m pytest --numprocesses 2 --dist load --planted tests/guarantees/test_planted.py
