@@ -315,3 +315,46 @@ def a_client_that_waits_for_less_than_it_asks_for() -> None:
     from perennial import operations
 
     rewrite(operations._ask_latest, ("seconds=wait + 30.0", "seconds=30.0"))
+
+
+@bug("tests/client/test_clocks.py::test_a_batch_that_was_skipped_is_sent_by_no_later_call")
+def a_batch_that_was_skipped_and_is_sent_by_a_later_call() -> None:
+    """It is stored twice: somebody had looked, and said that the service has it."""
+    from perennial import appending
+
+    rewrite(appending._post_once, ("(confirmed or not entry)", "confirmed"))
+
+
+_APART = f"{_APPEND}::test_appends_in_one_journal_are_ended_and_withdrawn_each_by_itself"
+
+
+@bug(_APART)
+def an_entry_that_counts_for_all_appends_of_a_journal() -> None:
+    """Records of another stream count as accepted, and are never sent."""
+    from perennial import journal
+
+    rewrite(
+        journal.Journal.end,
+        ("WHERE append = ? AND first = ?", "WHERE first = ?"),
+        ("(entry, self._append, batch.first)", "(entry, batch.first)"),
+    )
+
+
+@bug(_APART)
+def a_withdrawal_from_all_appends_of_a_journal() -> None:
+    """A batch of another stream that may be stored is forgotten, and stored again on the next day."""
+    from perennial import journal
+
+    rewrite(
+        journal.Journal.withdraw,
+        ("WHERE append = ? AND first = ?", "WHERE first = ?"),
+        ("[(self._append, each) for", "[(each,) for"),
+    )
+
+
+@bug(_APART)
+def a_withdrawal_of_what_was_accepted() -> None:
+    """A batch that was accepted is forgotten, and stored again on the next day."""
+    from perennial import journal
+
+    rewrite(journal.Journal.withdraw, (" AND entry IS NULL", ""))
