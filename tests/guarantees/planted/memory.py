@@ -112,3 +112,55 @@ def a_distrusted_publication_that_is_shown_as_running() -> None:
     from service.api.routes import publications
 
     rewrite(publications._info, ('state == "running" and publication.distrusted is not None', "False"))
+
+
+_BOUND = "tests/api/test_rendered.py::test_what_is_kept_goes_on_within_its_bound"
+
+
+@bug(_BOUND)
+def releases_that_make_room_and_are_counted_on() -> None:
+    """Once the room is full, each new release ends in an error."""
+    from service.api.http.representations import Rendered
+
+    rewrite(
+        Rendered.put,
+        (
+            "self._bytes -= len(self._bodies.pop(next(iter(self._bodies))))",
+            "self._bodies.pop(next(iter(self._bodies)))",
+        ),
+    )
+
+
+@bug("tests/api/test_rendered.py::test_the_oldest_make_room_for_the_newest")
+def a_release_that_is_counted_each_time() -> None:
+    """Readers who ask at the same moment fill the room with one release."""
+    from service.api.http.representations import Rendered
+
+    rewrite(Rendered.put, ("which in self._bodies or ", ""))
+
+
+_BECAME = "tests/api/test_flight.py::test_a_packed_body_counts_as_what_it_became_until_it_is_answered"
+
+
+@bug(f"{_BECAME}[small]")
+def a_small_packed_body_that_counts_as_it_came() -> None:
+    """A key that waits for answers holds hundreds of times as much as it may."""
+    from service.api.http import bodies
+
+    rewrite(bodies._unpack, ("    held.resize(len(unpacked))", "    pass"))
+
+
+@bug(f"{_BECAME}[large]")
+def a_large_packed_body_that_counts_as_it_came() -> None:
+    """The same with a body that is unpacked in a thread."""
+    from service.api.http import bodies
+
+    rewrite(bodies.read_body, ("    held.resize(len(unpacked))", "    pass"))
+
+
+@bug("tests/api/test_large_bodies.py::test_the_process_is_given_no_settings_of_the_service")
+def a_reader_of_large_bodies_that_knows_the_database() -> None:
+    """A body that takes over the process that reads it has the password of the database."""
+    from service.api.http.large_bodies import LargeBodies
+
+    rewrite(LargeBodies._start, (' if not name.startswith("PERENNIAL_")', ""))
