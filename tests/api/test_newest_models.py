@@ -18,14 +18,14 @@ class _Database(SimpleNamespace):
     """A look takes a quarter of a second, and holds for so many `seconds`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(now=1000.0, seconds=0.0, seen=SEEN, asked=[])
+        super().__init__(now=1000.0, seconds=0.0, seen=SEEN, questions=[])
         monkeypatch.setattr(newest_models, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(newest_models.newest, "find", lambda *_: self.asked.append("find") or self.seen)
+        monkeypatch.setattr(newest_models.newest, "find", lambda *_: self.questions.append("find") or self.seen)
         monkeypatch.setattr(newest_models.newest, "look", self._look)
 
     def _look(self, _: Any, before: Newest) -> Look:
         assert before == self.seen
-        self.asked.append("look")
+        self.questions.append("look")
         self.now += 0.25
         return Look(self.seen, self.seconds)
 
@@ -47,7 +47,7 @@ class _Database(SimpleNamespace):
 def test_its_time_begins_before_the_look(monkeypatch):
     database = _Database(monkeypatch)
     models = database.looked(0.5)
-    assert database.asked == ["find", "look"]
+    assert database.questions == ["find", "look"]
     assert models.remembered("rain", None) == SEEN
     database.now += 0.3
     assert models.remembered("rain", None) is None
@@ -66,5 +66,5 @@ def test_without_ticks_nothing_holds(monkeypatch):
     database = _Database(monkeypatch)
     database.seen = SEEN._replace(publish_delay=Decimal(0))
     models = database.looked(0.5)
-    assert database.asked == ["find", "find"]
+    assert database.questions == ["find", "find"]
     assert models.remembered("rain", None) is None

@@ -254,17 +254,17 @@ def test_a_publication_that_goes_on_no_more_is_due_never_and_says_why(service: S
     stream = service.stream()
     name, other = (service.publish(stream, WINDOW) for _ in range(2))
 
-    def told(publication: str) -> tuple[str, str | None, int | None]:
+    def shows(publication: str) -> tuple[str, str | None, int | None]:
         shown = ok(service.client().get(f"/v1/publications/{publication}"))
         return shown["state"], shown["reason"], shown["due"]
 
-    assert told(name) == ("running", None, 15)
+    assert shows(name) == ("running", None, 15)
     ok(service.client().delete(f"/v1/publications/{other}"))
     with closing(Database(str(service.settings.database_url))) as database:
         for why in ("charge 1: its hash is another", None):
             with database.transaction() as connection:
                 streams.distrust(connection, streams.find(connection, stream), why)
             if why is not None:
-                assert told(name) == ("halted", f"the ledger of its stream does not verify: {why}", None)
-            assert told(other) == ("stopped", None, None)
-    assert told(name) == ("running", None, 15)
+                assert shows(name) == ("halted", f"the ledger of its stream does not verify: {why}", None)
+            assert shows(other) == ("stopped", None, None)
+    assert shows(name) == ("running", None, 15)

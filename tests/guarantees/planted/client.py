@@ -358,3 +358,27 @@ def a_withdrawal_of_what_was_accepted() -> None:
     from perennial import journal
 
     rewrite(journal.Journal.withdraw, (" AND entry IS NULL", ""))
+
+
+@bug(f"{_OPERATIONS}::test_who_is_far_behind_gets_the_next_models_first")
+def models_that_a_follower_who_is_far_behind_never_gets() -> None:
+    """The newest model comes behind the first few, and those between are taken for read."""
+    from perennial import operations
+
+    rewrite(operations._models_between, ("            return models\n", "            break\n"))
+
+
+@bug(f"{_OPERATIONS}::test_a_model_comes_with_the_encoder_that_it_names")
+def a_model_with_the_newest_release_for_its_encoder() -> None:
+    """It predicts with the weights of a model in the place of its encoder's."""
+    from perennial import operations
+
+    rewrite(operations._with_encoder, ('f"{model.encoder_release}"', '"latest"'))
+
+
+@bug(f"{_OPERATIONS}::test_a_stopped_publication_has_a_last_model")
+def a_last_model_that_nobody_gets() -> None:
+    """A follower hears that the publication has ended before it has read its last models."""
+    from perennial import operations
+
+    rewrite(operations.following, ("if newest is not None:", "if newest is not None and running:"))
