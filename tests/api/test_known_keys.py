@@ -66,7 +66,7 @@ def test_its_time_begins_when_it_is_asked_for(monkeypatch):
 
 
 def test_a_revoked_key_is_from_then_on_a_guess():
-    """Who sends it again and again would else ask the database each time."""
+    """A client that sends it again and again would else ask the database each time."""
     keys_there: list[keys.Key | None] = [KEY]
 
     async def run_once(*_: object) -> keys.Key | None:

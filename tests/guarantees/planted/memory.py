@@ -62,7 +62,7 @@ def a_batch_with_another_name_on_each_way() -> None:
 
 @bug(f"{_APPENDS}::test_a_body_that_is_longer_than_a_setting_allows_is_refused")
 def a_body_that_is_longer_than_a_setting_allows() -> None:
-    """Whose key and stream are known sends bodies of a mebibyte where they may have a thousand bytes."""
+    """A client whose key and stream are known sends a mebibyte where a body may have a thousand bytes."""
     from service.api import ready_appends
 
     rewrite(ready_appends._reads_at_once, ("min(INLINE_BYTES, shared.settings.max_body_bytes)", "INLINE_BYTES"))
