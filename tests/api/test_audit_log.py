@@ -1,9 +1,11 @@
 """The log has a line for each action of an administrator, with its target and nothing else of what they sent."""
 
+import numpy as np
 import pytest
 import structlog
 
 from tests.api.test_access import ADMIN, GUARDED, call
+from tests.api.test_labels import next_request, post, publish, unlabelled
 from tests.conftest import Service, ok, publication, unique
 
 ONE_BY_ONE = {"kind": "sliding_window", "block": 5, "blocks": 1}
@@ -94,3 +96,18 @@ def test_what_is_no_name_is_not_repeated(service: Service, lines, name):
     first, second = lines()
     assert first["target"] == {"publication": "…"}
     assert (second["target"], second["asked"]) == ({"stream": "…"}, {"start": "…", "end": "1"})
+
+
+def test_each_look_at_a_record_leaves_a_line_and_so_does_each_label(service: Service):
+    stream = unlabelled(service)
+    name = publish(service, stream, size=1, batching="fixed_batch", lease_seconds=1000)
+    post(service, stream, np.full((1, 2), 0.125))
+    key = ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["label"]}), 201)
+    with structlog.testing.capture_logs() as captured:
+        assert next_request(service, name, key=key["key"])["record"] == 0
+        client = service.client(key["key"])
+        ok(client.post(f"/v1/publications/{name}/labels", json={"record": 0, "label": 1}))
+        assert client.post(f"/v1/publications/{name}/labels", json={"record": 0, "label": 1}).status_code == 409
+    whose = {"publication": name, "record": 0, "key": key["id"], "log_level": "info"}
+    lines = [line for line in captured if line["event"].startswith("label_")]
+    assert lines == [whose | {"event": "label_asked_for"}, whose | {"event": "label_given"}]

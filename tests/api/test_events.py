@@ -5,13 +5,16 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
 from service.api import newer_models
 from service.api.routes import events
-from service.store.database import NEW_RELEASE, Database, notify
+from service.store import keys
+from service.store.database import NEW_RELEASE, Database, DatabaseUnavailable, notify
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, serving, wait_until
 
@@ -167,6 +170,25 @@ def test_a_revoked_key_is_told_nothing_more(service: Service, running):
         five_more(service, stream)
         with pytest.raises(EOFError):
             listener.next()
+
+
+def test_nothing_is_sent_while_nobody_can_tell_whether_the_key_holds():
+    """It was revoked, and the database was away when a model was there to be sent."""
+    looks = iter((DatabaseUnavailable, None))
+
+    async def find(_: Any) -> None:
+        if (error := next(looks)) is not None:
+            raise error
+
+    async def wait(*_: Any) -> list[tuple[int, bytes]]:
+        return [(2, b"event")]
+
+    async def follow() -> list[bytes]:
+        models, known = SimpleNamespace(wait=wait), SimpleNamespace(find=find)
+        shared: Any = SimpleNamespace(newer_models=models, stopping=asyncio.Event(), keys=known)
+        return [event async for event in events._events(shared, ("prn_secret", keys.find), "rain", 1, 1)]
+
+    assert asyncio.run(follow()) == []
 
 
 def test_refusals_come_before_the_first_event(service: Service, running):

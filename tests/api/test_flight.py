@@ -108,3 +108,20 @@ def test_packed_bodies_count_as_what_they_may_become():
     refusals = [each for each in batches if isinstance(each, Problem)]
     assert {each.slug for each in refusals} == {"too-much-at-once"}
     assert 1 <= batches.count(2 * MEBIBYTE) <= 100 - len(refusals) < 20
+
+
+@pytest.mark.parametrize("size", [1000, 2**18 + 1, 2 * MEBIBYTE], ids=["small", "usual", "large"])
+def test_a_packed_body_counts_as_what_it_became_until_it_is_answered(size):
+    packed = gzip.compress(bytes(size))
+
+    async def read() -> tuple[int, int]:
+        async def receive():
+            return {"type": "http.request", "body": packed, "more_body": False}
+
+        scope = {"type": "http", "method": "POST", "headers": [(b"content-encoding", b"gzip")]}
+        room, turn = InFlight(of_one=64 * MEBIBYTE, of_all=64 * MEBIBYTE), asyncio.Semaphore(1)
+        with room.body(1) as held:
+            body = await read_body(Request(scope, receive), 16 * MEBIBYTE, held, turn)
+            return len(body), room.all
+
+    assert asyncio.run(read()) == (size, size)

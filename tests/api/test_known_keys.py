@@ -3,9 +3,15 @@
 import asyncio
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import Request
 
 from service.api.auth import known_keys
 from service.api.auth.known_keys import KEY_CACHE_SECONDS, KnownKeys
+from service.api.auth.scopes import READER
+from service.api.http.problems import Problem
 from service.store import keys
 
 SHOWN = "prn_secret", keys.find
@@ -57,3 +63,43 @@ def test_its_time_begins_when_it_is_asked_for(monkeypatch):
         assert known.remembered(SHOWN) is None
 
     asyncio.run(scenario())
+
+
+def test_a_revoked_key_is_from_then_on_a_guess():
+    """A client that sends it again and again would else ask the database each time."""
+    keys_there: list[keys.Key | None] = [KEY]
+
+    async def run_once(*_: object) -> keys.Key | None:
+        return keys_there[0]
+
+    async def scenario() -> None:
+        known = KnownKeys(run_once, guesses=0.001)
+        for _ in range(2):
+            assert await known.find(SHOWN, "10.0.0.1") == KEY
+            known.look_again()
+        keys_there[0] = None
+        assert await known.find(SHOWN, "10.0.0.1") is None
+        with pytest.raises(Problem) as refusal:
+            await known.find(SHOWN, "10.0.0.1")
+        assert refusal.value.slug == "too-many-requests"
+
+    asyncio.run(scenario())
+
+
+def test_who_guesses_at_one_address_holds_up_no_other():
+    async def run_once(*_: object) -> None:
+        return None
+
+    known = KnownKeys(run_once, guesses=0.001)
+    app = SimpleNamespace(state=SimpleNamespace(services=SimpleNamespace(keys=known)))
+
+    async def ask(address: str) -> str:
+        head: dict[str, Any] = {"method": "GET", "headers": [(b"authorization", b"Bearer prn_guess")]}
+        with pytest.raises(Problem) as refusal:
+            await READER(Request(head | {"type": "http", "app": app, "client": (address, 1)}))
+        return refusal.value.slug
+
+    async def scenario() -> list[str]:
+        return [await ask(address) for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2")]
+
+    assert asyncio.run(scenario()) == ["unauthenticated", "too-many-requests", "unauthenticated"]

@@ -274,3 +274,27 @@ def test_the_process_ends_with_its_parent():
     reader = asyncio.run(read())
     reader._connection.close()
     assert reader._process.wait(HANG_SECONDS) == 0
+
+
+def test_the_process_is_given_no_settings_of_the_service(monkeypatch):
+    """It reads what anybody sends. The address of the database has a password."""
+    monkeypatch.setenv("PERENNIAL_DATABASE_URL", "postgresql://somebody:secret@database")
+    monkeypatch.setenv("LARGE_BODIES_OF_A_TEST", "1")
+    says = (
+        "import json, os, sys; from multiprocessing.connection import Connection; there = Connection(int(sys.argv[1]));"
+        "there.recv_bytes(), there.recv_bytes();"
+        "names = [name for name in os.environ if name[:5] in ('PEREN', 'LARGE')];"
+        "there.send_bytes(json.dumps({'refused': [[None, name] for name in names]}).encode()); there.recv_bytes()"
+    )
+    monkeypatch.setattr(large_bodies, "command", lambda descriptor: [sys.executable, "-c", says, str(descriptor)])
+
+    async def read() -> None:
+        reader = LargeBodies()
+        try:
+            await reader.read(task_of(), b"{}")
+        finally:
+            reader.close()
+
+    with pytest.raises(batches.InvalidRecords) as refusal:
+        asyncio.run(read())
+    assert list(refusal.value.reasons) == [(None, "LARGE_BODIES_OF_A_TEST")]

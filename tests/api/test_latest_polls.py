@@ -74,3 +74,13 @@ def test_who_sees_other_streams_or_reads_another_format_shares_no_answer():
 
     asyncio.run(ask())
     assert len(set(questions)) == len(questions) == 12
+
+
+def test_of_several_tags_the_newest_version_counts():
+    """A client that has version 7 and waits would else get version 7 at once, again and again."""
+    assert long_polls.known_version('"3.json.1", W/"7.json.1.ab", "other", "5.json.1"') == 7
+    assert long_polls.known_version('"other"') is None
+
+
+def test_nobody_waits_for_more_than_a_minute():
+    assert [long_polls.wait_seconds(f"wait={seconds}") for seconds in (0, 60, 61, 10**8)] == [0, 60, 60, 60]

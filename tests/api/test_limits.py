@@ -288,6 +288,16 @@ class TestRates:
         assert 0 < allowance.early("a") <= 0.1
         assert not allowance.early("b")
 
+    def test_a_pause_saves_up_no_more_than_a_burst(self, monkeypatch):
+        now = 1000.0
+        monkeypatch.setattr("service.api.auth.allowance.time.monotonic", lambda: now)
+        allowance = Allowance(10, seconds=2)
+        allowance.count("a")
+        now += 3600
+        for _ in range(22):
+            allowance.count("a")
+        assert allowance.early("a") > 0
+
     def test_an_army_fills_no_memory(self):
         allowance = Allowance(1, seconds=1)
         for who in range(3 * MOST_KEPT):

@@ -1,11 +1,13 @@
 """Streams, publications and plans: what is refused and why, and that a refusal changes nothing."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from service.ledger import admission
+from service.store import streams
 from service.store.database import Database
 from tests.api.test_records import refused
 from tests.conftest import Service, blocked, ok, publication, unique, wait_until
@@ -246,3 +248,23 @@ def test_streams_and_publications_come_in_pages(service: Service):
         assert [item["name"] for item in first + rest] == wanted[::-1]
         refused(service.client().get(f"/v1/{kind}?before=x"), 422, "invalid-request")
         refused(service.client().get(f"/v1/{kind}?limit=0"), 422, "invalid-request")
+
+
+def test_a_publication_that_goes_on_no_more_is_due_never_and_says_why(service: Service):
+    stream = service.stream()
+    name, other = (service.publish(stream, WINDOW) for _ in range(2))
+
+    def shows(publication: str) -> tuple[str, str | None, int | None]:
+        shown = ok(service.client().get(f"/v1/publications/{publication}"))
+        return shown["state"], shown["reason"], shown["due"]
+
+    assert shows(name) == ("running", None, 15)
+    ok(service.client().delete(f"/v1/publications/{other}"))
+    with closing(Database(str(service.settings.database_url))) as database:
+        for why in ("charge 1: its hash is another", None):
+            with database.transaction() as connection:
+                streams.distrust(connection, streams.find(connection, stream), why)
+            if why is not None:
+                assert shows(name) == ("halted", f"the ledger of its stream does not verify: {why}", None)
+            assert shows(other) == ("stopped", None, None)
+    assert shows(name) == ("running", None, 15)

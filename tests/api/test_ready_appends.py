@@ -203,3 +203,21 @@ def test_a_body_that_comes_in_pieces_is_appended_directly_and_one_that_breaks_of
         client.sendall(head + body[:-1])
         wait_until(lambda: held.all > 0)
     wait_until(lambda: held.all == 0)
+
+
+def test_a_body_that_is_longer_than_a_setting_allows_is_refused(service: Service, url, directly):
+    run = serving(service.settings.model_copy(update={"max_body_bytes": 1000}))
+    with run as address, httpx.Client(base_url=address, headers={"Authorization": f"Bearer {ADMIN_KEY}"}) as client:
+        known(client, url, directly)
+        ok(client.post(url, content=as_json(X, Y).ljust(1000)), 202)
+        refused(client.post(url, content=as_json(X, Y).ljust(1001)), 413, "too-large")
+
+
+def test_a_key_in_two_lines_is_read_as_the_application_reads_it(service: Service, url, directly):
+    """Else the same request would have another key when it is sent again, and be stored twice."""
+    known(service.client(), url, directly)
+    lines = [("Idempotency-Key", unique("key")), ("Idempotency-Key", unique("key"))]
+    answers = []
+    for directly[0] in (True, False):
+        answers.append(ok(service.client().post(url, content=as_json(X, Y), headers=lines), 202))
+    assert answers[0] == answers[1]

@@ -124,3 +124,15 @@ def test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus(
         assert ready
         assert answers.count(200) < 20
         assert set(answers) == {200, 429}
+
+
+def test_a_version_that_is_not_there_yet_is_never_unchanged(service: Service, url, ready):
+    """A cache would else keep it."""
+    from_memory(ready, lambda: service.client().get(f"{url}/1"))
+    refused(service.client().get(f"{url}/2", headers={"If-None-Match": "*"}), 404, "not-found")
+
+
+def test_of_tags_in_several_lines_each_counts(service: Service, url, ready):
+    tag = from_memory(ready, lambda: service.client().get(f"{url}/1")).headers["etag"]
+    lines = [("If-None-Match", tag), ("If-None-Match", '"other"')]
+    assert service.client().get(f"{url}/1", headers=lines).status_code == 304

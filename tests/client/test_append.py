@@ -310,6 +310,32 @@ def test_a_journal_has_notes_of_each_append_apart_which_are_on_disk_before_it_is
                 journal.end(each, f"{each.first}-0")
 
 
+def test_appends_in_one_journal_are_ended_and_withdrawn_each_by_itself(tmp_path):
+    """Else a batch that was never sent would count as accepted, or one that was accepted would be sent again."""
+    batch, path = batches.Batch(first=0, block=Block(x=X, y=Y)), tmp_path / "days.sqlite"
+    streams = ("days", "nights", "weeks")
+    for stream in streams:
+        with opened(path, stream, "key", "sender" if stream == "nights" else "another", "refuse") as journal:
+            journal.announce([batch])
+            journal.begin(batch)
+    with opened(path, "nights", "key", "sender", "refuse") as journal:
+        journal.end(batch, "1-0")
+    for stream in streams:
+        with opened(path, stream, "key", "sender", "refuse") as journal:
+            assert journal.accepted(batch) == ("1-0" if stream == "nights" else None)
+            assert (journal.newest() is not None) == (stream == "nights")
+            if stream == "nights":
+                journal.withdraw(0)
+                assert journal.accepted(batch) == "1-0"
+            else:
+                assert journal.has_only_remembered()
+    with opened(path, "weeks", "key", "sender", "refuse") as journal:
+        journal.withdraw(0)
+    with opened(path, "days", "key", "another", "refuse") as journal:
+        journal.announce([batch])
+        assert not journal.is_new(batch)
+
+
 def test_bridges_name_their_batches_each_by_its_consumer():
     """Else messages of a second consumer would be taken for those of the first."""
     keys = []

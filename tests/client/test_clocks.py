@@ -130,3 +130,16 @@ def test_a_batch_of_an_earlier_call_is_repeated_for_a_day_from_then_on(tmp_path,
         later(2)
         with pytest.raises(Unreachable):
             exchange.send(None)
+
+
+def test_a_batch_that_was_skipped_is_sent_by_no_later_call(tmp_path, later):
+    """Somebody said that it is stored. No entry says so, and the service has forgotten its key."""
+
+    def call(answer: str) -> Exchange:
+        with opened(tmp_path / "days.sqlite", "days", "days", "sender", answer) as journal:
+            return next(append("days", np.zeros((3, 2)), key="days", journal=journal), None)
+
+    assert isinstance(call("refuse"), Request)
+    later(25)
+    assert call("skip") is None
+    assert call("refuse") is None

@@ -71,12 +71,13 @@ def test_nothing_is_made_twice(ask, repeatable, status):
             exchange.send(failed)
 
 
-def test_followers_get_each_model_after_theirs_once_and_the_newest_last():
-    def model(version: int, role: str = "model") -> Answer:
-        described = {"publication": "p", "version": version, "role": role, "model": {"kind": "histogram"}}
-        weights = perennial.Model(parameters=np.zeros((1, 2)), metadata=described).to_safetensors()
-        return Answer(status=200, headers={}, body=weights)
+def model(version: int, role: str = "model", **more: object) -> Answer:
+    described = {"publication": "p", "version": version, "role": role, "model": {"kind": "histogram"} | more}
+    weights = perennial.Model(parameters=np.full((1, 2), float(version)), metadata=described).to_safetensors()
+    return Answer(status=200, headers={}, body=weights)
 
+
+def test_followers_get_each_model_after_theirs_once_and_the_newest_last():
     exchange = operations.following("p", 3)
     answers = {"state": "running"}, model(7), model(4), model(5, "base"), model(6)
     models, requests = result_of(exchange, *answers)
@@ -86,3 +87,28 @@ def test_followers_get_each_model_after_theirs_once_and_the_newest_last():
     next(exchange)
     exchange.send(answer({"state": "running"}))
     assert isinstance(exchange.send(model(7)), Pause), "it has that one"
+
+
+def test_who_is_far_behind_gets_the_next_models_first(monkeypatch):
+    """The newest one would else end the walk, and those between would never come."""
+    monkeypatch.setattr(operations, "MODELS_AT_ONCE", 2)
+    answers = {"state": "running"}, model(9), model(4), model(5, "base"), model(6)
+    models, _ = result_of(operations.following("p", 3), *answers)
+    assert [each.version for each in models] == [4, 6]
+
+
+def test_a_model_comes_with_the_encoder_that_it_names():
+    encoder = {"kind": "dense", "release": 2, "layers": [2], "norm_bound": 1.0}
+    whole, requests = result_of(operations.release("p", 5), model(5, kind="linear", encoder=encoder), model(2, "base"))
+    assert [each.path.rpartition("/")[2] for each in requests] == ["5", "2"]
+    assert (whole.version, whole.parameters.tolist(), whole.encoder.tolist()) == (5, [[5.0, 5.0]], [[2.0, 2.0]])
+
+
+def test_a_stopped_publication_has_a_last_model():
+    """And then none: who follows it is told so, and does not wait for ever."""
+    models, _ = result_of(operations.following("p", 3), {"state": "stopped"}, model(4))
+    assert [each.version for each in models] == [4]
+    nothing = Answer(status=304, headers={}, body=b"")
+    ended, requests = result_of(operations.following("p", 4), {"state": "stopped"}, nothing)
+    assert ended is None
+    assert "Prefer" not in requests[-1].headers

@@ -232,7 +232,8 @@ def test_an_api_that_knew_the_old_place_appends_at_the_new_one(service: Service,
         ok(send(client, name), 202)
         source = row(database, name).place
         move(service.settings, name, another(database, name))
-        ok(send(client, name), 202)
+        first = ok(send(client, name, "once"), 202)
+        assert ok(send(client, name, "once"), 202) == first
         numbered(service, name, 4)
         move(service.settings, name, source)
         ok(send(service.client(), name), 202)  # this one never knew the other place

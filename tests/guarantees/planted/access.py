@@ -168,3 +168,63 @@ def a_table_that_forgets_those_who_ask_too_often() -> None:
     from service.api.auth.allowance import Allowance
 
     rewrite(Allowance._forget, ("if due > now}", "if due < now}"))
+
+
+@bug("tests/api/test_limits.py::TestRates::test_a_pause_saves_up_no_more_than_a_burst")
+def a_pause_that_saves_up_requests() -> None:
+    """A key that was silent for a day asks thousands of times at once."""
+    from service.api.auth.allowance import Allowance
+
+    rewrite(Allowance.count, ("max(self._due.get(who, 0.0), now)", "self._due.get(who, now)"))
+
+
+_KNOWN = "tests/api/test_known_keys.py"
+
+
+@bug(f"{_KNOWN}::test_a_revoked_key_is_from_then_on_a_guess")
+def a_revoked_key_that_is_no_guess() -> None:
+    """A device that was never told that its key is revoked asks the database with each request."""
+    from service.api.auth.known_keys import KnownKeys
+
+    rewrite(KnownKeys.find, ("self._known.pop(which, None)", "pass"))
+
+
+@bug(f"{_KNOWN}::test_who_guesses_at_one_address_holds_up_no_other")
+def guesses_that_count_for_everybody() -> None:
+    """A guesser of keys keeps out all whose keys were not looked up lately."""
+    from service.api.auth.scopes import May
+
+    rewrite(May._identified, ('request.client.host if request.client else ""', '""'))
+
+
+@bug("tests/api/test_events.py::test_nothing_is_sent_while_nobody_can_tell_whether_the_key_holds")
+def models_that_are_sent_while_nobody_can_tell_whether_a_key_holds() -> None:
+    """A revoked key follows on while the database is away."""
+    from service.api.routes import events
+
+    rewrite(events._events, ("new = []", "pass"))
+
+
+_LOOKS = "tests/api/test_audit_log.py::test_each_look_at_a_record_leaves_a_line_and_so_does_each_label"
+
+
+@bug(_LOOKS)
+def a_look_at_a_record_that_leaves_no_line() -> None:
+    """Nobody can tell later which person saw a record."""
+    from service.api.routes import labels
+
+    rewrite(
+        labels.next_label_request,
+        ('_log.info("label_asked_for", publication=publication, record=leased.record, key=key.id)', "pass"),
+    )
+
+
+@bug(_LOOKS)
+def a_label_that_leaves_no_line() -> None:
+    """Nobody can tell later who labelled a record wrongly."""
+    from service.api.routes import labels
+
+    rewrite(
+        labels.give_label,
+        ('_log.info("label_given", publication=publication, record=given.record, key=key.id)', "pass"),
+    )

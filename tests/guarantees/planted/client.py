@@ -315,3 +315,70 @@ def a_client_that_waits_for_less_than_it_asks_for() -> None:
     from perennial import operations
 
     rewrite(operations._ask_latest, ("seconds=wait + 30.0", "seconds=30.0"))
+
+
+@bug("tests/client/test_clocks.py::test_a_batch_that_was_skipped_is_sent_by_no_later_call")
+def a_batch_that_was_skipped_and_is_sent_by_a_later_call() -> None:
+    """It is stored twice: somebody had looked, and said that the service has it."""
+    from perennial import appending
+
+    rewrite(appending._post_once, ("(confirmed or not entry)", "confirmed"))
+
+
+_APART = f"{_APPEND}::test_appends_in_one_journal_are_ended_and_withdrawn_each_by_itself"
+
+
+@bug(_APART)
+def an_entry_that_counts_for_all_appends_of_a_journal() -> None:
+    """Records of another stream count as accepted, and are never sent."""
+    from perennial import journal
+
+    rewrite(
+        journal.Journal.end,
+        ("WHERE append = ? AND first = ?", "WHERE first = ?"),
+        ("(entry, self._append, batch.first)", "(entry, batch.first)"),
+    )
+
+
+@bug(_APART)
+def a_withdrawal_from_all_appends_of_a_journal() -> None:
+    """A batch of another stream that may be stored is forgotten, and stored again on the next day."""
+    from perennial import journal
+
+    rewrite(
+        journal.Journal.withdraw,
+        ("WHERE append = ? AND first = ?", "WHERE first = ?"),
+        ("[(self._append, each) for", "[(each,) for"),
+    )
+
+
+@bug(_APART)
+def a_withdrawal_of_what_was_accepted() -> None:
+    """A batch that was accepted is forgotten, and stored again on the next day."""
+    from perennial import journal
+
+    rewrite(journal.Journal.withdraw, (" AND entry IS NULL", ""))
+
+
+@bug(f"{_OPERATIONS}::test_who_is_far_behind_gets_the_next_models_first")
+def models_that_a_follower_who_is_far_behind_never_gets() -> None:
+    """The newest model comes behind the first few, and those between are taken for read."""
+    from perennial import operations
+
+    rewrite(operations._models_between, ("            return models\n", "            break\n"))
+
+
+@bug(f"{_OPERATIONS}::test_a_model_comes_with_the_encoder_that_it_names")
+def a_model_with_the_newest_release_for_its_encoder() -> None:
+    """It predicts with the weights of a model in the place of its encoder's."""
+    from perennial import operations
+
+    rewrite(operations._with_encoder, ('f"{model.encoder_release}"', '"latest"'))
+
+
+@bug(f"{_OPERATIONS}::test_a_stopped_publication_has_a_last_model")
+def a_last_model_that_nobody_gets() -> None:
+    """A follower hears that the publication has ended before it has read its last models."""
+    from perennial import operations
+
+    rewrite(operations.following, ("if newest is not None:", "if newest is not None and running:"))
