@@ -2,19 +2,24 @@
 # ruff: noqa: F811 - a fixture is another file's
 
 import errno
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import func, update
 
-from service.store import streams, tables
+from service import metrics
+from service.ledger import open_ledger
+from service.store import publications, streams, tables
 from service.worker import audit as auditing
+from service.worker.main import _until_stopped
 from tests.conftest import wait_until
 from tests.worker.published import Bench
 from tests.worker.test_confirmation import crash_before_the_mark, visible
 from tests.worker.test_publishing import bench  # noqa: F401
-from tests.worker.test_ticks import far_away, park_all, waiting
+from tests.worker.test_ticks import add_without_ticks, far_away, park_all, waiting
+from tests.worker.test_ticks_together import add_stream
 from tests.worker.test_walks import another_stream
 
 
@@ -26,6 +31,11 @@ def unwritable(bench: Bench, log: str = "log") -> Iterator[None]:
     obstacle.mkdir()
     yield
     obstacle.rmdir()
+
+
+def publications_of(bench: Bench, *each: int) -> list[publications.Publication]:
+    with bench.database.transaction() as connection:
+        return [publication for stream in each for publication in publications.of_stream(connection, stream)]
 
 
 def test_what_could_not_be_confirmed_at_one_look_is_confirmed_at_the_next(bench: Bench, monkeypatch):
@@ -73,13 +83,31 @@ def test_all_that_a_worker_was_asked_to_confirm_is_confirmed_before_it_ends(benc
     assert bench.files.high_water_mark("other") is not None
 
 
-def test_what_is_confirmed_together_is_shown_of_each_stream(bench: Bench, monkeypatch):
-    crash_before_the_mark(bench, monkeypatch)
-    other = another_stream(bench)
-    bench.shop().confirmer.confirm_each([1, other])
+def test_what_is_confirmed_together_is_shown_of_each_publication_and_told(bench: Bench, monkeypatch):
+    other = add_stream(bench)
+    add_without_ticks(bench)
+    with bench.database.listen("perennial_release") as listening:
+        crash_before_the_mark(bench, monkeypatch)
+        bench.shop().confirmer.confirm_each([1, other])
+        names = [notice.payload for notice in listening.notifies(timeout=200.0, stop_after=3)]
+    assert sorted(names) == ["p", "q", "together"]
+    assert [each.visible_position for each in publications_of(bench, 1, other)] == [10, 10, 10]
     with bench.database.transaction() as connection:
-        assert [each.marked for each in streams.of_each(connection, [1, other])] == [True, True]
-    assert visible(bench)[0] == 5
+        both = streams.of_each(connection, [1, other])
+    assert [each.confirmed_releases for each in both] == [each.releases for each in both]
+
+
+def test_a_locked_stream_is_shown_after_those_that_are_free(bench: Bench, monkeypatch):
+    other = add_stream(bench)
+    crash_before_the_mark(bench, monkeypatch)
+    with bench.database.transaction() as holder:
+        open_ledger(holder, other)
+        thread = threading.Thread(target=bench.shop().confirmer.confirm_each, args=([1, other],))
+        thread.start()
+        wait_until(lambda: publications_of(bench, 1)[0].visible_position == 10)
+        assert publications_of(bench, other)[0].visible_position == 0
+    thread.join()
+    assert publications_of(bench, other)[0].visible_position == 10
 
 
 def test_a_mark_that_can_be_read_and_not_be_written_counts_as_one_that_can_not(bench: Bench, monkeypatch):
@@ -114,3 +142,40 @@ def test_while_the_mark_can_not_be_written_no_other_step_is_published_at_its_tic
         assert bench.counts() == before > (0, 0)
     ticker.step()
     assert bench.counts() == (5, 5)
+
+
+def test_as_long_as_it_runs_an_audit_confirms_asks_invariants_and_forgets_what_has_ended(bench: Bench, monkeypatch):
+    for name, value in (("BETWEEN_LOOKS", 0.01), ("BETWEEN_INVARIANTS", 0.0)):
+        monkeypatch.setattr(auditing, f"SECONDS_{name}", value)
+    for name in ("SHARE_OF_LOOKS", "SHARE_OF_TIME"):
+        monkeypatch.setattr(auditing, name, math.inf)
+    metrics.begin("ended", "s")
+    metrics.VIOLATIONS.labels("broken_chain").set(0)
+    audit, stop = bench.shop().audit, threading.Event()
+    crash_before_the_mark(bench, monkeypatch)
+    thread = threading.Thread(target=audit.run, args=(stop,))
+    thread.start()
+    try:
+        wait_until(lambda: bench.stream().confirmed_releases == 5)
+        with bench.database.transaction() as connection:
+            connection.execute(update(tables.streams).values(distrusted="a reason"))
+        wait_until(lambda: 'violations{invariant="broken_chain"} 1.0' in metrics.exposition(metrics.WORKER).decode())
+        wait_until(lambda: ("ended", "s") not in metrics.timed_publications())
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_part_of_a_worker_that_fails_begins_again_and_its_error_is_not_told_word_for_word(monkeypatch, capsys):
+    stop, began = threading.Event(), []
+    monkeypatch.setattr(stop, "wait", lambda _: False)
+
+    def job(_: threading.Event) -> None:
+        began.append(True)
+        if len(began) == 1:
+            raise ValueError("of a record")
+        stop.set()
+
+    _until_stopped(job, stop)
+    assert len(began) == 2
+    assert "of a record" not in capsys.readouterr().out

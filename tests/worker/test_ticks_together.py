@@ -12,7 +12,7 @@ from service.store.publications import NewPublication
 from service.worker import ticker
 from tests.worker.published import Bench, number
 from tests.worker.test_publishing import SCHEMA, bench  # noqa: F401
-from tests.worker.test_ticks import TICKS, come, park_all, with_ticks
+from tests.worker.test_ticks import come, park_all, with_ticks
 
 
 def add_stream(bench: Bench) -> int:
@@ -29,7 +29,9 @@ def add_stream(bench: Bench) -> int:
             epsilon=Decimal(2),
             delta=Decimal(0),
         )
-        new = NewPublication(name="together", start=0, configuration=TICKS, obligations=first.owes, **settings)
+        new = NewPublication(
+            name="together", start=0, configuration=first.configuration, obligations=first.owes, **settings
+        )
         publications.create(connection, other.id, new)
     columns = {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None], "y": np.arange(10, dtype=np.int32) % 2}
     number(bench.database, bench.files, other.id, columns)

@@ -1,4 +1,4 @@
-"""Bugs in what a worker does again and again: at later looks, at ticks of several streams, and when it ends."""
+"""Bugs in what a worker does again and again: at later looks, for several streams at once, and when it ends."""
 
 from __future__ import annotations
 
@@ -125,3 +125,130 @@ def a_full_disk_that_counts_as_none() -> None:
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer._holds, ("self._fail(stream.id, error)", "pass"))
+
+
+_SHOWN = f"{_LOOKS}::test_what_is_confirmed_together_is_shown_of_each_publication_and_told"
+
+
+@bug(_SHOWN)
+def the_first_publication_alone_that_is_shown() -> None:
+    """The clock of another one on the same stream stays where it was."""
+    from service.publishing import confirmation
+
+    rewrite(confirmation._make_visible, ("for unseen in each.unseen]", "for unseen in each.unseen[:1]]"))
+
+
+@bug(_SHOWN)
+def the_first_stream_alone_that_is_shown() -> None:
+    """Where several are confirmed together, the others stay as they were."""
+    from service.publishing import confirmation
+
+    rewrite(
+        confirmation._make_visible,
+        ("streams.confirm(connection, confirmed)", "streams.confirm(connection, confirmed[:1])"),
+    )
+
+
+@bug(_SHOWN)
+def the_first_stream_alone_whose_readers_are_woken() -> None:
+    """Where several are confirmed together, readers of the others wait for nothing."""
+    from service.publishing import confirmation
+
+    rewrite(confirmation._make_visible, ("there if each.advances(now)]", "there if each.advances(now)][:1]"))
+
+
+@bug(f"{_LOOKS}::test_a_locked_stream_is_shown_after_those_that_are_free")
+def a_locked_stream_that_is_not_shown() -> None:
+    """What is confirmed while somebody publishes stays unseen where other streams were confirmed with it."""
+    from service.publishing.confirmation import Confirmer
+
+    rewrite(Confirmer._show, ("if each.stream.id not in shown_already:", "if not shown_already:"))
+
+
+_RUNS = f"{_LOOKS}::test_as_long_as_it_runs_an_audit_confirms_asks_invariants_and_forgets_what_has_ended"
+
+
+@bug(_RUNS)
+def invariants_that_nobody_asks() -> None:
+    """Something is not as it must always be, and no bell rings."""
+    from service.worker.audit import Audit
+
+    rewrite(Audit.run, ("took = self.ask_invariants()", "took = 0.0"))
+
+
+@bug(_RUNS)
+def times_of_ended_publications_that_stay() -> None:
+    """A worker tells ever more metrics, for as long as it lives."""
+    from service.worker.audit import Audit
+
+    rewrite(Audit.run, ("self.forget_ended()", "pass"))
+
+
+@bug(_RUNS)
+def an_audit_that_confirms_nothing() -> None:
+    """A crash between a commit and its mark leaves releases that nobody ever sees."""
+    from service.worker.audit import Audit
+
+    rewrite(Audit.run, ("self.confirm()", "pass"))
+
+
+@bug(f"{_LOOKS}::test_a_part_of_a_worker_that_fails_begins_again_and_its_error_is_not_told_word_for_word")
+def a_part_of_a_worker_that_ends_with_its_first_error() -> None:
+    """A worker goes on without it, and publishes or numbers nothing more."""
+    from service.worker import main
+
+    rewrite(main._until_stopped, ("while not stop.is_set():", "if not stop.is_set():"))
+
+
+_COUNTED = "tests/worker/test_due_fits.py::test_metrics_count"
+
+
+@bug(f"{_COUNTED}_a_publication_as_halted_whose_ledger_is_distrusted")
+def a_publication_on_a_distrusted_ledger_that_seems_to_go_on() -> None:
+    """No bell rings for it, though it publishes nothing more."""
+    from service.ledger import overview
+
+    rewrite(overview.overview, (' or (row.state == "running" and row.distrusted)', ""))
+
+
+@bug(f"{_COUNTED}_no_record_as_overdue_whose_tick_has_not_come[bench1-0]")
+def records_that_are_overdue_before_their_tick() -> None:
+    """A bell rings for every publication with a long delay."""
+    from service.ledger import overview
+
+    rewrite(overview.overview, (" and row.tick_has_come", ""))
+
+
+@bug("tests/monitoring/test_state.py::test_each_stream_has_its_own_figures")
+def an_older_copy_that_rings_no_bell() -> None:
+    """A backup was put in the place of the database, and nobody learns that charges are missing."""
+    from service.ledger import high_water_mark
+
+    rewrite(high_water_mark.lost_commits, ("(PROMOTED, REPLACED)", "PROMOTED"))
+
+
+_ELSEWHERE = "tests/store/test_verify.py::test_what_is_elsewhere_than_it_was_written_is_named"
+
+
+@bug(f"{_ELSEWHERE}[a batch]")
+def records_between_batches_that_nobody_looks_for() -> None:
+    """Numbers that no batch has are found only behind the last one."""
+    from service.ledger.verify import numbering
+
+    rewrite(numbering.records, ("if start != (position if position is not None else start):", "if False:"))
+
+
+@bug(f"{_ELSEWHERE}[a publication]")
+def charges_of_a_publication_of_another_stream() -> None:
+    """A publication that was moved elsewhere leaves its charges, and nobody asks whose they are."""
+    from service.ledger.verify import charges
+
+    rewrite(charges.chain, ("rows.of(_ELSEWHERE, tables.charges.c.stream_id, stream.id)", "()"))
+
+
+@bug("tests/store/test_spending.py::test_each_kind_of_slots_holds_the_whole_budget_by_itself")
+def evaluations_that_end_unsettled() -> None:
+    """Others may spend again what an evaluation has charged that has ended."""
+    from service.ledger import reservations
+
+    rewrite(reservations.settle, ("{each.slots for each in publications}", "(Slots.TRAINING,)"))
