@@ -89,7 +89,7 @@ def test_what_is_confirmed_together_is_shown_of_each_publication_and_told(bench:
     with bench.database.listen("perennial_release") as listening:
         crash_before_the_mark(bench, monkeypatch)
         bench.shop().confirmer.confirm_each([1, other])
-        names = [notice.payload for notice in listening.notifies(timeout=200.0, stop_after=3)]
+        names = [notice.payload for notice in listening.notifies(timeout=30.0, stop_after=3)]
     assert sorted(names) == ["p", "q", "together"]
     assert [each.visible_position for each in publications_of(bench, 1, other)] == [10, 10, 10]
     with bench.database.transaction() as connection:
