@@ -134,7 +134,7 @@ def a_lease_that_is_exchanged_and_not_given_back() -> None:
 
 @bug(f"{_ANYBODYS}[at the end]")
 def a_worker_that_ends_with_its_leases() -> None:
-    """Whoever comes next waits for them, and notes of each publication that its worker died."""
+    """The next worker waits for them, and notes of each publication that its worker died."""
     from service.worker.leases import LeaseKeeper
 
     rewrite(LeaseKeeper.stop, ("self.drop(*list(self._held.values()))", "pass"))

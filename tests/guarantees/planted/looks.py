@@ -29,7 +29,7 @@ def a_tick_of_the_first_streams_alone() -> None:
 
 @bug(_TIMED)
 def times_under_exchanged_names() -> None:
-    """What is published at a tick is timed as a publication that has the name of its stream."""
+    """A publication that is published at a tick is timed under the name of its stream."""
     from service.worker.ticker import Ticker
 
     rewrite(
@@ -105,7 +105,7 @@ def marks_that_are_looked_at_once() -> None:
 
 @bug(_ENDS)
 def a_worker_that_ends_before_all_is_confirmed() -> None:
-    """What it has committed last is not seen until another worker looks."""
+    """Its last releases are not seen until another worker looks."""
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer.run, ("self._running = False\n    self._confirm_waiting()", "self._running = False"))
@@ -113,7 +113,7 @@ def a_worker_that_ends_before_all_is_confirmed() -> None:
 
 @bug(_ENDS)
 def a_stream_to_confirm_that_takes_the_place_of_others() -> None:
-    """Of the streams that wait to be confirmed only those that came last are."""
+    """Streams that waited to be confirmed before are forgotten."""
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer.soon, ("self._waiting.update(streams)", "self._waiting = set(streams)"))
@@ -121,7 +121,7 @@ def a_stream_to_confirm_that_takes_the_place_of_others() -> None:
 
 @bug(f"{_LOOKS}::test_a_mark_that_can_be_read_and_not_be_written_counts_as_one_that_can_not")
 def a_full_disk_that_counts_as_none() -> None:
-    """What is committed unseen grows and grows while there is no room for the mark."""
+    """While there is no room for the mark, what is committed unseen grows and grows."""
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer._holds, ("self._fail(stream.id, error)", "pass"))
@@ -159,7 +159,7 @@ def the_first_stream_alone_whose_readers_are_woken() -> None:
 
 @bug(f"{_LOOKS}::test_a_locked_stream_is_shown_after_those_that_are_free")
 def a_locked_stream_that_is_not_shown() -> None:
-    """What is confirmed while somebody publishes stays unseen where other streams were confirmed with it."""
+    """Its releases stay unseen where other streams were confirmed with it while somebody published."""
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer._show, ("if each.stream.id not in shown_already:", "if not shown_already:"))
