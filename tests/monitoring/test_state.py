@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.ledger.high_water_mark import PROMOTED
+from service.ledger.high_water_mark import PROMOTED, REPLACED
 from service.ledger.overview import Overview, PublicationState
 from service.log import LogState
 from service.log.appender import Backlog
@@ -57,10 +57,11 @@ def test_each_stream_has_its_own_figures():
     backlog = Backlog(backlog_batches=11, backlog_bytes=12, lag_seconds=13.0)
     log = LogState(up={3: True}, primaries={"log of a": 3}, backlogs={"log of a": backlog})
     fine, halted = stream("a"), stream("b", records=0, halted="a reason")
-    distrusted, lost = stream("c", distrusted="a reason"), stream("d", distrusted=f"a reason{PROMOTED}")
-    shown = figures(Overview(streams=[fine, halted, distrusted, lost], publications=[]), log)
+    distrusted = stream("c", distrusted="a reason")
+    lost = [stream(name, distrusted=f"a reason{why}") for name, why in (("d", PROMOTED), ("e", REPLACED))]
+    shown = figures(Overview(streams=[fine, halted, distrusted, *lost], publications=[]), log)
     assert {
-        name: [shown[name, each] for each in "abcd"]
+        name: [shown[name, each] for each in "abcde"]
         for name in (
             "numbered_records_total",
             "stream_halted",
@@ -70,12 +71,12 @@ def test_each_stream_has_its_own_figures():
             "declassified_records",
         )
     } == {
-        "numbered_records_total": [7, 0, 7, 7],
-        "stream_halted": [0, 1, 0, 0],
-        "ledger_distrusted": [0, 0, 1, 1],
-        "commits_lost": [0, 0, 0, 1],
-        "dead_letters": [2] * 4,
-        "declassified_records": [5] * 4,
+        "numbered_records_total": [7, 0, 7, 7, 7],
+        "stream_halted": [0, 1, 0, 0, 0],
+        "ledger_distrusted": [0, 0, 1, 1, 1],
+        "commits_lost": [0, 0, 0, 1, 1],
+        "dead_letters": [2] * 5,
+        "declassified_records": [5] * 5,
     }
     of_its_log = {"stream_primary": 3, "backlog_batches": 11, "backlog_bytes": 12, "lag_seconds": 13}
     assert {key: value for key, value in shown.items() if key[0] in of_its_log} == {

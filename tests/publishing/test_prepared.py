@@ -1,6 +1,6 @@
 """A step as it is written down: by absolute numbers, packed and unpacked, and what a publication then remembers."""
 
-from dataclasses import fields, replace
+from dataclasses import fields, make_dataclass, replace
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -110,3 +110,15 @@ def test_each_step_goes_on_from_what_the_one_before_it_left():
 def test_the_end_of_a_publication_moves_nothing_else_of_it():
     end = halting(SimpleNamespace(position=4, due=9, chain=[2, 3]), "for a test")
     assert end == Prepared(most=Fraction(0), position=4, due=9, chain=(2, 3), halts="for a test")
+
+
+def test_the_latest_version_is_that_of_the_newest_model():
+    """Not that of a release of another role after it."""
+    names = ["position", "due", "version", "latest", "chain"]
+    before = make_dataclass("State", names)(position=0, due=1, version=4, latest=3, chain=[])
+    step = made()
+    own, paid = step.releases
+    after = step.moved(before)
+    assert (after.version, after.latest) == (6, 3)
+    after = replace(step, releases=(replace(own, role="model"), paid)).moved(before)
+    assert (after.version, after.latest) == (6, 5)

@@ -89,3 +89,26 @@ def test_a_worker_knows_which_leases_it_holds(world: World):
         assert again is not None
         keeper.drop(second)
         assert (keeper.holds(first), keeper.holds(second), keeper.holds(again)) == (False, False, True)
+
+
+@pytest.mark.parametrize("way", ["for another one", "at the end", "dropped"])
+def test_a_lease_that_a_worker_needs_no_more_is_anybodys_at_once(world: World, way):
+    """And its next owner learns of no attempt: it was given back in order."""
+    with closing(Database(world.settings.database_url)) as database:
+        with database.transaction() as connection:
+            for each in (FIRST, SECOND):
+                leases.create(connection, each)
+        keeper = LeaseKeeper(database, seconds=SECONDS)
+        keeper.start()
+        mine = keeper.take(FIRST)
+        assert mine is not None
+        match way:
+            case "for another one":
+                assert keeper.take(SECOND, instead=mine) is not None
+            case "dropped":
+                keeper.drop(mine)
+        if way != "at the end":
+            assert not keeper.holds(mine)
+        keeper.stop()
+        with database.transaction() as connection:
+            assert taken(connection, "another").abandoned is None

@@ -325,6 +325,11 @@ def test_each_kind_of_slots_holds_the_whole_budget_by_itself(connection: Connect
         admission.check(connection, stream, cap, 100, Slots.EVALUATION)
     with pytest.raises(BudgetExceeded):
         open_ledger(connection, 1).admit(described("more", delta="1e-6", start=100, slots=Slots.EVALUATION))
+    open_entry(connection, made[1]).end("stopped")
+    for slots in Slots:
+        admission.check(connection, stream, cap, 100, slots)
+        with pytest.raises(BudgetExceeded):
+            admission.check(connection, stream, PrivacyLoss(epsilon=Fraction(1, 10**6)), 99, slots)
     connection.execute(update(tables.streams).values(records=0, confirmed_charges=0))
     assert verify(connection, isolated=False).findings == []
 

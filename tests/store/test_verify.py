@@ -265,6 +265,18 @@ def test_tampering_is_found_and_named(published: Database, tamper, finding):
     assert any(finding in each for each in findings(published, tamper))
 
 
+@pytest.mark.parametrize(
+    ("tamper", "finding"),
+    [
+        (update(tables.entries).values(start=tables.entries.c.start + 1), "entries are not continuous at record 0"),
+        (update(PUBLICATIONS).where(PUBLICATIONS.c.id == 1).values(stream_id=77), "with id 1 is charged on it, which"),
+    ],
+    ids=["a batch", "a publication"],
+)
+def test_what_is_elsewhere_than_it_was_written_is_named(published: Database, tamper, finding):
+    assert any(finding in each for each in findings(published, tamper))
+
+
 def test_a_schema_that_nobody_wrote_is_a_finding_where_units_are_counted(published: Database, files: SegmentFiles):
     with published.transaction() as connection:
         (stream,) = streams.every(connection)

@@ -268,6 +268,36 @@ def test_a_note_that_could_not_be_written_is_written_before_the_next_attempt(ben
     assert (len(calls), bench.counts()) == (2, (0, 0))
 
 
+def test_an_attempt_that_is_noted_late_is_noted_once(bench: Bench, monkeypatch):
+    """The next end of the step is a foreseen one, and counts for nothing."""
+    fail(monkeypatch, 1)
+    publisher = bench.publisher()
+    publisher._not_before = _Never()
+
+    def away(*_: object) -> None:
+        raise DatabaseUnavailable("gone")
+
+    for owner, name in ((Publisher, "_note"), (publisher_module.fits, "draw")):
+        with monkeypatch.context() as patched, pytest.raises(DatabaseUnavailable):
+            patched.setattr(owner, name, away)
+            step(bench, publisher)
+    assert attempts(bench) == [(0, 0)]
+    step(bench, publisher)
+    assert (bench.now().state, bench.counts()) == ("running", (5, 5))
+
+
+def test_who_was_overtaken_notes_no_attempt(bench: Bench, monkeypatch):
+    """Else one more end, of whoever took over, halts the publication."""
+
+    def overtaken(*_: object) -> None:
+        kill(bench)
+        raise Unforeseen
+
+    monkeypatch.setattr(publisher_module.fits, "draw", overtaken)
+    step(bench)
+    assert attempts(bench) == []
+
+
 @pytest.mark.parametrize("fails", ["_note", "_halt"])
 def test_an_attempt_is_left_to_whoever_comes_next_while_it_can_not_be_noted(bench: Bench, monkeypatch, fails):
     """Or while the publication can't be halted for it: nothing is drawn a third time."""

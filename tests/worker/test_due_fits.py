@@ -9,11 +9,12 @@ from sqlalchemy import func, update
 
 from service.api.routes.releases import _nothing_yet
 from service.ledger import open_entry
-from service.ledger.overview import overview
+from service.ledger.overview import PublicationState, overview
 from service.store import leases, tables, waits
 from service.store.due_fits import DueFit, due_fits
 from service.worker import fits
 from tests.worker.published import Bench
+from tests.worker.test_confirmation import crash_before_the_mark
 from tests.worker.test_publishing import CONFIGURATION, bench  # noqa: F401
 
 LATE = CONFIGURATION | {"publish_delay": 3600}
@@ -30,9 +31,14 @@ def seen(bench: Bench) -> DueFit | None:
         return due_fits(connection, [bench.identity]).get(bench.identity)
 
 
-def measured(bench: Bench) -> tuple[float | None, float | None]:
+def counted(bench: Bench) -> PublicationState:
     with bench.database.transaction() as connection:
         (summary,) = overview(connection, declassified=lambda _: 0).publications
+    return summary
+
+
+def measured(bench: Bench) -> tuple[float | None, float | None]:
+    summary = counted(bench)
     return summary.fitting_seconds, summary.waiting_seconds
 
 
@@ -94,3 +100,24 @@ def test_without_its_records_there_is_none(bench: Bench):
     assert seen(bench) is None
     assert measured(bench) == (None, None)
     assert "the plan tells" in _nothing_yet().detail
+
+
+def test_metrics_count_no_release_that_is_not_confirmed(bench: Bench, monkeypatch):
+    crash_before_the_mark(bench, monkeypatch)
+    summary = counted(bench)
+    assert (summary.versions, summary.latest, summary.age_seconds, summary.overdue_records) == (0, None, None, 4)
+    bench.shop().confirmer.confirm(1)
+    summary = counted(bench)
+    assert (summary.versions, summary.latest, summary.overdue_records) == (5, 5, 0)
+
+
+def test_metrics_count_a_publication_as_halted_whose_ledger_is_distrusted(bench: Bench):
+    assert not counted(bench).halted
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(distrusted="a reason"))
+    assert counted(bench).halted
+
+
+@pytest.mark.parametrize(("bench", "overdue"), [(CONFIGURATION, 4), (LATE, 0)], indirect=["bench"])
+def test_metrics_count_no_record_as_overdue_whose_tick_has_not_come(bench: Bench, overdue):
+    assert counted(bench).overdue_records == overdue

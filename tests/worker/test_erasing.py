@@ -244,6 +244,23 @@ def test_the_log_is_asked_to_forget_before_bytes_are_called_deleted(sealed: Benc
     assert in_log[:1] == [[(1, 4)]]
 
 
+def test_a_log_that_could_not_forget_is_asked_again(sealed: Bench, monkeypatch):
+    """As where its server is busy writing its file for another reason."""
+    answers: list[bool] = []
+
+    def forget(_: Reader) -> bool:
+        answers.append(len(answers) == 2)
+        return answers[-1]
+
+    erase(sealed, 1, 4)
+    sealer = sealed.successor()
+    monkeypatch.setattr(Reader, "forget", forget)
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), not waiting(sealed))[1])
+    for _ in range(3):
+        sealer.step(wait_milliseconds=0)
+    assert answers == [False, False, True], "until it did, and no more"
+
+
 def test_the_logs_own_file_forgets_what_was_erased(bench: Bench):
     value = np.float32(-1.2345678e-21)
     server = Path(bench.world.settings.redis_url.removeprefix("unix://")).parents[1] / "valkey"

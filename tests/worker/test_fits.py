@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select, update
 
+from service import metrics
 from service.ledger import open_entry
 from service.ledger.verify import verify
 from service.publishing.locating import locate
@@ -118,11 +119,19 @@ def test_it_is_behind_all_others_and_the_first_to_be_killed_for_memory(bench: Be
     assert seen[0] == (min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10), "1000")
 
 
+def deaths() -> float:
+    """Return how many deaths of fits of the publication a worker has counted."""
+    samples = (sample for family in metrics.DEATHS.collect() for sample in family.samples)
+    return sum(each.value for each in samples if each.labels == {"publication": "p", "stream": "s"})
+
+
 def test_after_its_second_death_the_publication_halts_and_says_how(bench: Bench, apart, monkeypatch):
     when_it_reads(monkeypatch, lambda: apart[-1].kill())  # noqa: PLW0108 - there is none yet
+    before = deaths()
     step(bench)
     assert (bench.now().state, attempts(bench)) == ("running", [(0, 0)])
     step(bench)
+    assert deaths() - before == 2
     assert bench.now().state == "halted"
     assert "killed by SIGKILL; by its plan it may need 0 MiB" in bench.now().reason
     assert (len(apart), bench.counts()) == (2, (0, 0))

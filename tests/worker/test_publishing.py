@@ -238,6 +238,7 @@ def test_missing_records_are_never_made_up_for(bench: Bench):
     assert (bench.now().state, bench.now().position) == ("running", 8), "it goes on when the records are back"
     with bench.database.transaction() as connection:
         assert all(each.fit[1] <= 9 for each in releases.page(connection, bench.identity, limit=100, before=None))
+        assert connection.execute(select(tables.attempts)).all() == [], "however often it is tried"
 
 
 def test_a_later_fit_is_that_of_a_stream_with_empty_slots(bench: Bench, monkeypatch):

@@ -119,3 +119,30 @@ def a_lost_lease_that_takes_the_newer_one_along() -> None:
     from service.worker.leases import LeaseKeeper
 
     rewrite(LeaseKeeper._forget, ("self._held.get(lease.resource) is lease", "lease.resource in self._held"))
+
+
+_ANYBODYS = f"{_LEASES}::test_a_lease_that_a_worker_needs_no_more_is_anybodys_at_once"
+
+
+@bug(f"{_ANYBODYS}[for another one]")
+def a_lease_that_is_exchanged_and_not_given_back() -> None:
+    """Each publication that a thread leaves for another one waits until its lease has run out."""
+    from service.worker.leases import LeaseKeeper
+
+    rewrite(LeaseKeeper.take, ("leases.release_several(connection, given)", "pass"))
+
+
+@bug(f"{_ANYBODYS}[at the end]")
+def a_worker_that_ends_with_its_leases() -> None:
+    """The next worker waits for them, and notes of each publication that its worker died."""
+    from service.worker.leases import LeaseKeeper
+
+    rewrite(LeaseKeeper.stop, ("self.drop(*list(self._held.values()))", "pass"))
+
+
+@bug(f"{_ANYBODYS}[dropped]")
+def a_dropped_lease_that_counts_as_held() -> None:
+    """A worker goes on with what it has given back."""
+    from service.worker.leases import LeaseKeeper
+
+    rewrite(LeaseKeeper.drop, ("self._forget(given)", "pass"))

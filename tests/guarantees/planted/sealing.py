@@ -380,3 +380,11 @@ def files_of_dropped_records_that_stay() -> None:
     from service.worker.sealer import Sealer
 
     rewrite(Sealer._drop_unneeded, ("self._files.delete(stream.log, each.file)", "pass"))
+
+
+@bug(f"{_ERASING}::test_a_log_that_could_not_forget_is_asked_again")
+def a_log_that_is_asked_once_to_forget() -> None:
+    """Where its server was busy, its own file holds the erased records for ever."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._tidy, ("self._forget_again = not self._reader.forget()", "pass"))
