@@ -77,7 +77,11 @@ def test_a_stream_without_segments_keeps_nothing(connection: Connection, two: li
     assert segments.kept_from_of_each(connection, [1, 2]) == {1: 10, 2: 3}
 
 
-@pytest.mark.parametrize("changed", [{"place": 3}, {"sealed_sequence": 1}, {"halted": "its log is lost"}], ids=str)
+@pytest.mark.parametrize(
+    "changed",
+    [{"place": 3}, {"sealed_sequence": 1}, {"halted": "its log is lost"}],
+    ids=["it moved", "it was numbered", "it halted"],
+)
 def test_a_stream_that_changed_while_its_log_was_moved_stays_where_it_is(
     connection: Connection, two: list[Stream], changed
 ):

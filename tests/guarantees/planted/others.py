@@ -281,7 +281,7 @@ def records_that_another_stream_keeps() -> None:
     define(segments, "_KEPT_FROM")
 
 
-@bug(f"{_STAYS}[{{'place': 3}}]")
+@bug(f"{_STAYS}[it moved]")
 def a_move_from_where_the_stream_is_not_any_more() -> None:
     """The stream goes to a log that lacks what the one where it is has taken."""
     from service.store import places
@@ -289,7 +289,7 @@ def a_move_from_where_the_stream_is_not_any_more() -> None:
     rewrite(places.switch, ("streams.c.place.is_not_distinct_from(stream.place),", ""))
 
 
-@bug(f"{_STAYS}[{{'sealed_sequence': 1}}]")
+@bug(f"{_STAYS}[it was numbered]")
 def a_move_that_leaves_what_was_numbered_meanwhile() -> None:
     """The new log goes on with a number that a batch of the old one has."""
     from service.store import places
@@ -297,7 +297,7 @@ def a_move_that_leaves_what_was_numbered_meanwhile() -> None:
     rewrite(places.switch, ("streams.c.sealed_sequence == stream.sealed_sequence,", ""))
 
 
-@bug(f"{_STAYS}[{{'halted': 'its log is lost'}}]")
+@bug(f"{_STAYS}[it halted]")
 def a_move_of_a_stream_that_halted_meanwhile() -> None:
     """A stream whose log is lost gets an empty one, and nobody finds out how much is lost."""
     from service.store import places
