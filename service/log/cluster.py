@@ -74,7 +74,7 @@ class ClusterPrimaries:
         reason = LogUnavailable("no node of the cluster knows which primary has which slots")
         for node in sample(list(known.values()), len(known)):  # one that is cut off from the others is not always first
             try:
-                heard = self._asked(str(node.hostname), node.port or 6379)
+                heard = self._known_to(str(node.hostname), node.port or 6379)
             except LogUnavailable as error:
                 reason = error
                 continue
@@ -95,7 +95,7 @@ class ClusterPrimaries:
         ]
         self._by_slot = {each: primary for primary in self._every for part in primary.places for each in part}
 
-    def _asked(self, host: str, port: int) -> dict[int, str]:
+    def _known_to(self, host: str, port: int) -> dict[int, str]:
         """Return the address of the primary of each slot that has one, as this node knows it."""
         patience = {"socket_timeout": SECONDS_TO_ANSWER, "socket_connect_timeout": SECONDS_TO_ANSWER}
         url = f"{self._origin}{_address(host, port)}"

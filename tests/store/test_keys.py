@@ -66,10 +66,10 @@ def test_all_processes_hear_of_a_key_that_is_revoked_or_replaced_and_of_a_sessio
 def test_a_session_ends_no_other(connection: Connection, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sessions, "MOST", 2)
     one, other = made(connection, "one"), made(connection, "other")
-    kept = [sessions.begin(connection, each.id) for each in (one, one, other, other)]
-    assert [sessions.find(connection, each) for each in kept] == [one, one, other, other]
-    sessions.end(connection, kept[0])
-    assert [sessions.find(connection, each) for each in kept] == [None, one, other, other]
+    begun = [sessions.begin(connection, each.id) for each in (one, one, other, other)]
+    assert [sessions.find(connection, each) for each in begun] == [one, one, other, other]
+    sessions.end(connection, begun[0])
+    assert [sessions.find(connection, each) for each in begun] == [None, one, other, other]
     connection.execute(
         update(tables.sessions)
         .where(tables.sessions.c.key_id == other.id)

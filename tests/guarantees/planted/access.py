@@ -179,7 +179,7 @@ _ALONE = f"{_KEYS}::test_a_session_ends_no_other"
 
 @bug(_ENVIRONMENT)
 def a_revoked_key_that_the_next_start_brings_back() -> None:
-    """Who has stolen the key of the environment is let in again."""
+    """A thief of the key of the environment is let in again."""
     from service.store import keys
 
     rewrite(keys.admit_environment_key, ("if bytes(row.hash) == digest(secret):", "if False:"))

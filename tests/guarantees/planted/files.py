@@ -94,7 +94,7 @@ _DUMPS = "tests/test_cli.py::test_a_command_that_reads_records_leaves_no_crash_d
 
 @bug(f"{_DUMPS}[worker]")
 def records_in_the_dump_of_a_worker_that_crashed() -> None:
-    """Whoever looks through old files of a machine finds what people have sent."""
+    """Somebody who looks through old files of a machine finds what people have sent."""
     from service import cli
 
     rewrite(cli.worker, ("leave_no_crash_dumps()", "pass"))
@@ -102,7 +102,7 @@ def records_in_the_dump_of_a_worker_that_crashed() -> None:
 
 @bug(f"{_DUMPS}[segments copy here there]")
 def records_in_the_dump_of_a_copy_that_crashed() -> None:
-    """Whoever looks through old files of a machine finds what people have sent."""
+    """Somebody who looks through old files of a machine finds what people have sent."""
     from service import cli
 
     rewrite(cli.copy_segments, ("leave_no_crash_dumps()", "pass"))

@@ -184,7 +184,7 @@ def a_page_of_charges_of_all_streams() -> None:
 
 @bug(_CHARGES)
 def a_charge_that_two_pages_have() -> None:
-    """Who adds up the pages of a ledger counts a charge twice for each of them."""
+    """A reader that adds up the pages of a ledger counts a charge twice for each of them."""
     from service.store import charges
 
     rewrite(charges.page, ("charges.c.id < before", "charges.c.id <= before"))
