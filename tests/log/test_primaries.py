@@ -246,7 +246,7 @@ def test_primaries_after_one_that_is_away_are_looked_at(listed: Three):
 
 
 def test_primaries_are_known_though_nodes_that_were_named_are_away(three: Three):
-    """Of a list, only what is named is known."""
+    """A list has no other primaries than those that are named."""
     named = three.url.partition(",")[0]
     primaries = read_primaries(named)
     primaries.refresh()

@@ -1,4 +1,4 @@
-"""What is numbered, moved or put together of one stream is its own."""
+"""A stream is numbered, moved and put together by itself, and no other with it."""
 # ruff: noqa: F811 - a fixture is another file's
 
 from decimal import Decimal

@@ -339,7 +339,7 @@ def another_chain_of_the_same_length_that_nobody_looks_at() -> None:
 
 @bug(f"{_CHANGES}[erasures]")
 def an_erasure_that_nobody_looks_at() -> None:
-    """What was known before the records were erased is taken for what is there now."""
+    """A worker takes what it knew before the records were erased for what is there now."""
     from service.store import changes
 
     _without(changes, "", ('"/", _ASKED.c.asked, TIMELINE', '"/", TIMELINE'))
