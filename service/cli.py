@@ -123,6 +123,7 @@ def verify_ledger(
     data_dir: Annotated[Path, typer.Option(help="Folder of `perennial up`, running or not.")] = Path("perennial-data"),
 ) -> None:
     """Walk the whole ledger and recompute every hash and bound; name what does not hold."""
+    leave_no_crash_dumps()
     with loading():
         from service.embedded import EmbeddedError, embedded_database
         from service.ledger.verify import verify, verify_segments
@@ -162,6 +163,7 @@ def copy_segments(
     target: Annotated[str, typer.Argument(help="The same; empty, or left by an attempt that was stopped.")],
 ) -> None:
     """Copy all numbered records to another folder or object store, while no API and no worker runs."""
+    leave_no_crash_dumps()
     from service.addresses import segment_place
     from service.store.segment_copying import PlaceTaken, copy
     from service.store.segment_files import StoreUnsuitable
@@ -191,6 +193,7 @@ def move_stream(
     place: Annotated[int, typer.Argument(help="Number of the primary in PERENNIAL_REDIS_URL, from 1.")],
 ) -> None:
     """Move a stream's log to another primary of the list, or finish that; run it again if it was stopped."""
+    leave_no_crash_dumps()
     with loading():
         settings = _settings(servers=True, database=True)
         from service.log import LogUnavailable, LogUnsuitable

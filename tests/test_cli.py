@@ -18,6 +18,7 @@ from service.settings import Settings
 from service.store import segments, tables
 from service.store.database import Database
 from service.store.migrate import migrate
+from service.store.segment_files import SegmentFiles
 from tests.conftest import World
 from tests.worker.published import Bench, number
 from tests.worker.test_audit import tampering
@@ -135,6 +136,16 @@ def test_parts_do_not_run_on_another_schema(command, servers):
     assert "perennial migrate" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command", ["up", "api", "worker", "move-stream s 2", "segments copy here there", "ledger verify"]
+)
+def test_a_command_that_reads_records_leaves_no_crash_dumps(command, monkeypatch: pytest.MonkeyPatch):
+    left = []
+    monkeypatch.setattr(cli, "leave_no_crash_dumps", lambda: left.append(command))
+    assert invoked(*command.split(), PERENNIAL_PORT="many").exit_code == 78
+    assert left == [command]
+
+
 def test_a_bad_setting_is_named():
     done = perennial("api", PERENNIAL_PORT="many")
     assert done.returncode == 78
@@ -217,6 +228,15 @@ def test_no_segments_are_copied_to_or_from_a_folder_that_was_meant_as_a_store(tm
         assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (78, "", 1)
         assert STORES in done.stderr
     assert not Path(address).exists()
+
+
+def test_segments_are_copied_to_a_store_that_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tried = []
+    monkeypatch.setattr(SegmentFiles, "probe", lambda files: tried.append(files.root))
+    source, target = tmp_path / "source", tmp_path / "target"
+    SegmentFiles(source).write("log", 0, 1, {"x": np.zeros((1, 1), np.float32)})
+    assert invoked("segments", "copy", str(source), str(target)).exit_code == 0
+    assert (tried, SegmentFiles(target).logs()) == ([target], {"log"})
 
 
 @pytest.mark.more

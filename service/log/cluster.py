@@ -8,18 +8,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
+from random import sample
 from typing import Any
 from urllib.parse import urlsplit
 
 from hiredis import PushNotification
-from redis import Connection
+from redis import Connection, Redis
 from redis.backoff import NoBackoff
-from redis.cluster import ClusterNode, RedisCluster
-from redis.crc import key_slot
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from service.log.connection import (
+    CONNECTING,
     SECONDS_TO_ANSWER,
     LogUnavailable,
     Position,
@@ -62,27 +63,29 @@ class ClusterPrimaries:
         return slot(log)
 
     def refresh(self) -> None:
-        """Ask a node which primary has which slots. LogUnavailable: none answers."""
-        known = {node.netloc: node for node in (*self._nodes, *(urlsplit(each.url) for each in self._every))}
-        startup = [
-            ClusterNode(str(node.hostname), node.port or 6379)  # type: ignore[no-untyped-call]
-            for node in known.values()
-        ]
-        with (
-            errors_as_unavailable(),
-            RedisCluster.from_url(
-                f"{self._origin}{self._nodes[0].netloc}",
-                startup_nodes=startup,
-                require_full_coverage=False,
-                socket_timeout=SECONDS_TO_ANSWER,
-                socket_connect_timeout=SECONDS_TO_ANSWER,
-                retry=Retry(NoBackoff(), 0),
-            ) as cluster,
-        ):
-            slots = {each: nodes[0] for each, nodes in sorted(cluster.nodes_manager.slots_cache.items()) if nodes}
+        """Ask nodes which primary has which slots, until one knows that of all slots. LogUnavailable: none knows any.
+
+        The library's own client would send one more command, to a primary that may be away: then it knows nothing.
+        """
+        known = {
+            (node.hostname, node.port): node for node in (*self._nodes, *(urlsplit(each.url) for each in self._every))
+        }
+        slots: dict[int, str] = {}
+        reason = LogUnavailable("no node of the cluster knows which primary has which slots")
+        for node in sample(list(known.values()), len(known)):  # one that is cut off from the others is not always first
+            try:
+                heard = self._known_to(str(node.hostname), node.port or 6379)
+            except LogUnavailable as error:
+                reason = error
+                continue
+            slots = max(slots, heard, key=len)
+            if len(slots) == REDIS_CLUSTER_HASH_SLOTS:
+                break
+        if not slots:
+            raise reason
         places: dict[str, list[range]] = {}
         for owner, run in groupby(
-            enumerate(slots), lambda numbered: (slots[numbered[1]].name, numbered[1] - numbered[0])
+            enumerate(sorted(slots)), lambda numbered: (slots[numbered[1]], numbered[1] - numbered[0])
         ):
             within = [each for _, each in run]
             places.setdefault(owner[0], []).append(range(within[0], within[-1] + 1))
@@ -91,6 +94,21 @@ class ClusterPrimaries:
             for number, (name, ranges) in enumerate(places.items(), start=1)
         ]
         self._by_slot = {each: primary for primary in self._every for part in primary.places for each in part}
+
+    def _known_to(self, host: str, port: int) -> dict[int, str]:
+        """Return the address of the primary of each slot that has one, as this node knows it."""
+        patience = {"socket_timeout": SECONDS_TO_ANSWER, "socket_connect_timeout": SECONDS_TO_ANSWER}
+        url = f"{self._origin}{_address(host, port)}"
+        with (
+            errors_as_unavailable(),
+            Redis.from_url(url, retry=Retry(NoBackoff(), 0), **patience, **CONNECTING) as redis,
+        ):
+            answer: Any = redis.execute_command("CLUSTER", "SLOTS")
+        slots: dict[int, str] = {}
+        for first, last, (there, its_port, *_), *_ in answer:
+            address = _address(there.decode() if there else host, its_port)  # none: it is that of whoever answers
+            slots |= dict.fromkeys(range(first, last + 1), address)
+        return slots
 
 
 class ClusterReader(Reader):
@@ -222,6 +240,10 @@ class ClusterReader(Reader):
         if self._tracking is not None:
             self._tracking.disconnect()  # type: ignore[no-untyped-call]
             self._tracking = None
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def slot(log: str) -> int:

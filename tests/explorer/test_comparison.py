@@ -137,6 +137,13 @@ def test_noise_is_fresh_in_every_run_and_the_order_is_the_data_s_own_unless_aske
     assert own["scores"]["accuracy"] < 0.9 < shuffled["scores"]["accuracy"]
 
 
+def test_each_run_has_an_order_of_its_own_if_any_is_asked_for():
+    quiet = [Cell(line=0, epsilon=None, run=number) for number in (0, 0, 1)]
+    by_chance = Dataset(x=data(200).x, y=np.roll(data(200).y, 1), names=("a", "b"))
+    one, again, other = (run(comparison(shuffle=True), cell, by_chance) for cell in quiet)
+    assert one == again != other
+
+
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_a_line_whose_first_model_needs_more_records_says_so(epsilon):
     """With 80 records 64 are learned from: the first window has 60 of them, the first batch would have 65."""

@@ -9,6 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from service.explorer import datasets
 from service.explorer.datasets import SAMPLES, Unreadable, read_csv, read_npz, sample, unpacked
 
 SECRET = "4711.0815"
@@ -55,7 +56,9 @@ def test_a_csv_file_with_and_without_a_header(content, label):
 def test_the_column_of_classes_may_be_any():
     swapped = "target,a\n" + "".join(f"{row % 2},{row}\n" for row in range(10))
     assert read_csv(swapped.encode()).y.tolist() == [0, 1] * 5
-    assert read_csv(swapped.encode(), "a").names == tuple(sorted(map(str, range(10))))
+    assert read_csv(swapped.encode(), "1").y.tolist() == [0, 1] * 5
+    for label in ("a", "2"):
+        assert read_csv(swapped.encode(), label).names == tuple(sorted(map(str, range(10))))
 
 
 def test_classes_are_numbered_in_order_whatever_their_numbers_are():
@@ -97,6 +100,14 @@ def test_what_cannot_be_used_is_refused_with_what_to_do_and_repeats_nothing(read
 def test_an_archive_that_becomes_more_than_memory_should_hold_is_refused():
     with pytest.raises(Unreadable, match="more than"):
         read_npz(npz(x=np.zeros((2**15, 1024, 10), dtype=np.uint8), y=np.arange(12) % 2))
+
+
+def test_more_numbers_than_memory_should_hold_are_refused(monkeypatch):
+    monkeypatch.setattr(datasets, "MOST_NUMBERS", 24)
+    assert read_csv(table()).x.size == 24
+    monkeypatch.setattr(datasets, "MOST_NUMBERS", 23)
+    with pytest.raises(Unreadable, match="may have 23 numbers in all"):
+        read_csv(table())
 
 
 def test_no_room_is_made_for_what_a_head_promises_and_nothing_follows():

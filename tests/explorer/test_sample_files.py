@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
+from service.explorer import sample as samples
 from service.explorer import tables
 from service.explorer.sample import Unusable, read_sample
 
@@ -52,6 +53,25 @@ def test_a_file_of_any_kind_holds_the_same_sample(tmp_path, name):
     np.testing.assert_array_equal(sample.x[:, sample.columns.index("cost")], [each["cost"] for each in RECORDS])
     np.testing.assert_array_equal(sample.x[:, sample.columns.index("weight")], -np.arange(450.0))
     assert [sample.classes[code] for code in sample.y] == [each["kind"] for each in RECORDS]
+
+
+def test_values_are_of_their_columns_in_whatever_order_they_come(tmp_path):
+    path = tmp_path / "sample.ndjson"
+    turned = [dict(reversed(each.items())) if number % 2 else each for number, each in enumerate(RECORDS)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in turned))
+    sample = read_sample(path, "kind")
+    np.testing.assert_array_equal(sample.x[:, sample.columns.index("cost")], [each["cost"] for each in RECORDS])
+    turned[7] |= {"more": 1}
+    path.write_text("".join(json.dumps(each) + "\n" for each in turned))
+    with pytest.raises(Unusable, match="line 8 has other columns"):
+        read_sample(path, "kind")
+
+
+def test_of_a_long_file_the_first_records_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(samples, "MOST_RECORDS", 420)
+    _csv(tmp_path / "sample.csv")
+    sample = read_sample(tmp_path / "sample.csv", "kind")
+    np.testing.assert_array_equal(sample.x[:, sample.columns.index("weight")], -np.arange(420.0))
 
 
 def test_records_as_a_stream_takes_them_are_a_sample(tmp_path):

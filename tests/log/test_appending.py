@@ -196,6 +196,34 @@ def test_a_log_moves_to_no_server_that_could_lose_it_and_into_none_that_takes_ba
             log._remember([])
 
 
+def test_a_log_that_takes_batches_or_is_unknown_stays_as_it_is(url: str, log: str):
+    (first,) = doing(url, appending(log))
+    primary = read_primaries(url).every()[0]
+    with closing(MovedLog(primary, log, 1)) as moved, closing(MovedLog(primary, token_hex(16), 1)) as unknown:
+        assert (moved.prepare(BEGIN), moved.leave(), moved.state()) == ("open", False, ("open", 1))
+        positions = Position(first.entry, 1), Position("0-0", 1), Position(first.entry, 0)
+        assert [moved.is_numbered(each) for each in positions] == [True, False, False]
+        assert (unknown.open_for_appends(), unknown.leave(), unknown.state()) == ("lost", False, ("lost", 0))
+
+
+def test_of_a_log_that_is_left_nothing_stays_but_its_mark(url: str, log: str, redis: Redis):
+    doing(url, appending(log, idempotency=("scope", "body")))
+    state, dead, answer = (f"perennial:{{{log}}}:{part}" for part in ("state", "dead", "idempotency:a"))
+    primary = read_primaries(url).every()[0]
+    with closing(MovedLog(primary, log, 1)) as moved, closing(MovedLog(primary, log, 2)) as later:
+        redis.xadd(dead, {"a": "letter"})
+        assert moved.close_for_appends(1) == "closed"
+        with pytest.raises(Overtaken):
+            later._remember([])  # it has not begun here
+        assert moved.leave()
+        assert redis.keys(f"*{log}*") == [state.encode()]
+        redis.xadd(dead, {"a": "letter"})
+        assert moved.prepare(BEGIN) == "prepared"
+        assert redis.keys(f"*{log}*") == [state.encode()], "a letter of an earlier time is none of this one's"
+        moved._remember([(answer.encode(), {b"body": b"b"}, 60_000)])
+        assert 0 < redis.pttl(answer) <= 60_000
+
+
 def test_how_long_the_oldest_batch_has_waited_is_told_in_seconds():
     """An entry's id has milliseconds; the server's clock has seconds and microseconds."""
     assert appender._backlog([]) == appender.Backlog()

@@ -78,6 +78,25 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_command(servers, monkey
     asyncio.run(ask())
 
 
+def test_an_answer_that_is_due_after_another_is_not_waited_for_for_ever(servers, monkeypatch):
+    async def ask() -> None:
+        monkeypatch.setattr(commands, "SECONDS_TO_ANSWER", 0.4)
+        async with relayed(servers.redis_url) as (relay, sender):
+            relay.free.set()
+            with contextlib.suppress(LogUnavailable):  # on a machine that is that slow
+                await sender.send([("ECHO", "first")])
+            relay.free.clear()
+            await asyncio.sleep(0.2)
+            late = asyncio.create_task(sender.send([("ECHO", "late")]))
+            await asyncio.sleep(0.3)  # meanwhile the time of the first is over
+            assert late.done() or all(each._clock for each in sender._open), "nobody looks whether it is late"
+            with pytest.raises(LogUnavailable):
+                await asyncio.wait_for(late, HANG_SECONDS)
+            relay.free.set()
+
+    asyncio.run(ask())
+
+
 def test_answers_belong_to_their_commands_however_many_are_on_their_way(servers):
     """Also where commands share a connection, and where some are large."""
 

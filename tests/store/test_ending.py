@@ -2,7 +2,7 @@
 # ruff: noqa: F811 - a fixture is another file's
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import numpy as np
@@ -107,11 +107,87 @@ def test_what_becomes_of_a_stream_changes_no_other(connection: Connection):
     assert (streams.get(connection, 2), publications.get(connection, stays.id)) == (before, stays)
 
 
+def test_what_is_published_on_a_stream_changes_no_other(connection: Connection):
+    goes_on, stays = two(connection)
+    one, other = streams.get(connection, 1), streams.get(connection, 2)
+    assert [each.promise for each in (one, other)] == [streams.promised(each) for each in (one, other)]
+    assert all(map(publications.as_promised, (goes_on, publications.get(connection, stays.id))))
+    streams.move(connection, replace(one, charges=3, head="h"))
+    publications.move(connection, replace(goes_on, position=4, due=9))
+    assert (streams.get(connection, 2), publications.get(connection, stays.id)) == (other, stays)
+    assert (streams.get(connection, 1).charges, publications.get(connection, goes_on.id).position) == (3, 4)
+    assert [*publications.fit_sizes(connection, [goes_on.id])] == [goes_on.id]
+    open_entry(connection, goes_on).end("stopped")
+    assert [publications.runs(connection, each.id) for each in (goes_on, stays)] == [False, True]
+
+
+def test_what_is_remembered_is_of_one_publication(connection: Connection):
+    every = two(connection)
+    for each in every:
+        remember(connection, each)
+        parts.keep(connection, each.id, Left(numbers=(), new={}, digest=each.name))
+    assert [parts.load(connection, each.id).digest for each in every] == [each.name for each in every]
+    assert [[step.publication_id for step in parked.of_publication(connection, each.id)] for each in every] == [
+        [1],
+        [2],
+    ]
+    assert parked.with_due(connection, [2]) == {2}
+    (waiting,) = parked.due(connection, [2], limit=9)
+    assert parked.take(connection, waiting).publication_id == 2
+    assert [len(parked.of_publication(connection, each.id)) for each in every] == [1, 0]
+
+
+def test_a_tick_is_counted_from_what_its_own_stream_numbered(connection: Connection):
+    one, other = (replace(each, publish_delay=Decimal(1)) for each in two(connection))
+    hours = [datetime.now(UTC) + timedelta(hours=each) for each in (1, 2)]
+    for each, start, hour in zip((one, other), (0, 2), hours, strict=True):
+        numbered = {"stream_id": each.stream_id, "entry": "1-1", "start": start, "stop": 5, "numbered_at": hour}
+        connection.execute(insert(tables.entries).values(numbered))
+    (tick, due_at), (later, due_later) = (parked.tick_of(connection, each, 5) for each in (one, other))
+    assert [due_at, due_later] == hours
+    assert timedelta(seconds=1) <= tick - hours[0] <= timedelta(seconds=2)
+    remember(connection, other)
+    connection.execute(update(tables.parked).values(tick=later + timedelta(days=1)))
+    assert [parked.tick_of(connection, each, 5)[0] for each in (one, other)] == [tick, later + timedelta(days=1)]
+
+
+def test_people_label_records_of_one_publication(connection: Connection):
+    one, other = two(connection)
+    for each in (one, other):
+        labels.ask(connection, each, [RECORD, 7], [7], seconds=60, charge=0)
+    lease = labels.lease(connection, one.id, seconds=40)
+    assert lease is not None
+    assert (lease.record, lease.waiting) == (RECORD, 2)
+    assert [labels.any_free(connection, each.id) for each in (one, other)] == [False, True]
+    assert labels.lease(connection, other.id, seconds=40) is not None
+    labels.give_back(connection, one.id, RECORD)
+    assert [labels.any_free(connection, each.id) for each in (one, other)] == [True, False]
+    assert not labels.answer(connection, one.id, one.name, 7, 1), "it is set aside"
+    assert labels.answer(connection, one.id, one.name, RECORD, 1)
+    assert [labels.answers(connection, each.id, 0, RECORD + 1) for each in (one, other)] == [[(RECORD, 1)], []]
+    assert labels.answers(connection, one.id, 0, RECORD) == []
+    labels.forget(connection, other.id)
+    waits = select(tables.publications.c.id).where(labels.any_open())
+    assert connection.execute(waits).scalars().all() == [one.id]
+
+
+def test_nobody_is_asked_for_records_that_were_erased_before(connection: Connection):
+    every = [*two(connection), publications.create(connection, 1, described("a third"))]
+    erasing.erase(connection, 1, 7, 8)
+    erasing.erase(connection, 2, RECORD, RECORD + 1)
+    for each in every:
+        labels.ask(connection, each, [RECORD, 7], [], seconds=60, charge=0)
+    taken = [[labels.answer(connection, each.id, "p", record, 1) for record in (RECORD, 7)] for each in every]
+    assert taken == [[True, False], [False, True], [True, False]]
+
+
 def test_each_stream_is_where_its_own_log_is(connection: Connection):
     two(connection)
     for places_of_logs in ({"s": 5, "t": 6}, {"s": 7, "t": 6}):
         streams.place_all(connection, places_of_logs.__getitem__)
         assert {each.log: each.place for each in streams.every(connection)} == places_of_logs
+    connection.execute(update(tables.streams).where(tables.streams.c.id == 2).values(place=None))
+    assert streams.by_place(connection) == {7: 1, 1: 1}, "it is on the first or only primary"
 
 
 def test_a_secret_that_is_not_the_one_that_was_promised_counts_as_lost(connection: Connection):

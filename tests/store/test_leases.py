@@ -73,6 +73,66 @@ def test_sealers_hear_of_a_stream_that_is_given_back(connection: Connection, mon
     assert heard == [FREE_STREAM], "no sealer wants a publication"
 
 
+def test_what_was_not_given_back_in_time_was_left(connection: Connection):
+    leases.create(connection, FIRST)
+    late = taken(connection, "a")
+    end(connection, 2e5)
+    leases.release(connection, late)
+    assert taken(connection, "b").abandoned is not None, "it had run out before it was given back"
+
+
+def test_what_was_given_back_before_a_failover_may_be_held_by_somebody_who_is_lost(connection: Connection):
+    leases.create(connection, FIRST)
+    leases.release(connection, taken(connection, "a"))
+    connection.execute(update(tables.leases).values(timeline=tables.leases.c.timeline - 1))
+    again = taken(connection, "b")
+    assert again.abandoned is not None
+    leases.release(connection, again)
+    again = taken(connection, "a")
+    assert again.abandoned is None, "it was given back after it"
+    connection.execute(update(tables.leases).values(timeline=0))
+    leases.revoke(connection, FIRST)
+    assert taken(connection, "b").abandoned is None, "it was taken from its owner after it"
+
+
+def test_who_appears_again_has_lost_the_share_it_had_and_drops_dead_sealers_alone(connection: Connection):
+    for each in (FIRST, leases.stream(1), leases.move(1)):
+        leases.create(connection, each)
+    leases.appear(connection, "dead", primary=1, seconds=1.0)
+    elsewhere = leases.appear(connection, "dead", primary=2, seconds=1.0)
+    end(connection, 1e7)
+    first = leases.appear(connection, "a", primary=1, seconds=SECONDS)
+    again = leases.appear(connection, "a", primary=1, seconds=SECONDS)
+    assert [leases.keep(connection, each, seconds=SECONDS) for each in (first, again)] == [False, True]
+    there = connection.execute(select(tables.leases.c.resource)).scalars().all()
+    assert sorted(there) == sorted([FIRST, leases.stream(1), leases.move(1), elsewhere.resource, again.resource])
+
+
+def test_sealers_of_each_primary_are_counted_apart(connection: Connection):
+    for owner, primary in (("a", 1), ("b", 1), ("b", 2), ("c", 3)):
+        leases.appear(connection, owner, primary=primary, seconds=SECONDS)
+    leases.create(connection, leases.stream(1))
+    counts = [leases.sealers(SECONDS, primary=each) for each in (1, 2, 3, 4)]
+    assert [*connection.execute(select(*counts)).one()] == [2, 1, 1, 0]
+    end(connection, 1.0)
+    assert connection.execute(select(counts[0])).scalar_one() == 0
+
+
+def test_a_stream_that_is_taken_from_its_sealer_is_anybodys_at_once(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+):
+    heard: list[str] = []
+    monkeypatch.setattr(leases, "notify", lambda _, channel: heard.append(channel))
+    for each in (leases.stream(1), leases.move(1)):
+        leases.create(connection, each)
+        held = leases.take(connection, each, owner="a", seconds=SECONDS)
+        assert held is not None
+        leases.revoke(connection, each)
+        assert not leases.keep(connection, held, seconds=SECONDS)
+        assert leases.take(connection, each, owner="b", seconds=SECONDS) is not None
+    assert heard == [FREE_STREAM], "no sealer wants a move"
+
+
 def test_a_worker_knows_which_leases_it_holds(world: World):
     with closing(Database(world.settings.database_url)) as database:
         keeper = LeaseKeeper(database, seconds=SECONDS)

@@ -13,6 +13,7 @@ from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.events import NoisyCounts
 from service.store import (
     changes,
+    charges,
     evaluations,
     explorations,
     keys,
@@ -121,6 +122,14 @@ def test_an_outline_is_of_one_publication_and_confirmed(connection: Connection, 
     assert (all_together.first, all_together.last, all_together.on_record) == (1, 3, 0.5)
 
 
+def test_charges_are_those_of_one_stream(connection: Connection, each: list[Publication]):
+    assert [charges.newest(connection, one)["id"] for one in each] == [6, 7, 7]  # type: ignore[index]
+    pages = [[one["id"] for one in charges.page(connection, 1, limit=9, before=before)] for before in (None, 3)]
+    assert pages == [[5, 4, 3, 2, 1], [2, 1]]
+    named = charges.of_ids(connection, 1, [1, 7])
+    assert {identity: one["publication"] for identity, one in named.items()} == {1: "fits", 7: "counts"}
+
+
 def test_figures_are_of_evaluations_that_run_and_confirmed(connection: Connection, each: list[Publication]):
     fits, counts, elsewhere = each
     (name, stream, blocks), *others = evaluations.of_running(connection, limit=1)
@@ -145,8 +154,8 @@ def test_sizes_of_fits_are_those_of_publications_that_run_on_visible_streams(con
 
 
 def test_ledgers_are_walked_together_that_are_short_together(connection: Connection, each: list[Publication]):
-    for stream, charges in ((1, 6), (2, 7)):
-        connection.execute(update(tables.streams).where(tables.streams.c.id == stream).values(charges=charges))
+    for stream, number in ((1, 6), (2, 7)):
+        connection.execute(update(tables.streams).where(tables.streams.c.id == stream).values(charges=number))
 
     def short(*, charges: int = 13, most: int = 9, but: tuple[str, ...] = ()) -> list[int]:
         return list(changes.short_ledgers(connection, [2, 1], but=but, charges=charges, most=most))

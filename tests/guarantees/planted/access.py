@@ -228,3 +228,82 @@ def a_label_that_leaves_no_line() -> None:
         labels.give_label,
         ('_log.info("label_given", publication=publication, record=given.record, key=key.id)', "pass"),
     )
+
+
+_KEYS = "tests/store/test_keys.py"
+_ENVIRONMENT = f"{_KEYS}::test_a_revoked_key_of_the_environment_stays_revoked_until_the_setting_changes"
+_LAST = f"{_KEYS}::test_the_last_key_that_may_manage_all_keys_can_not_be_revoked"
+_HEARD = f"{_KEYS}::test_all_processes_hear_of_a_key_that_is_revoked_or_replaced_and_of_a_session_that_ends"
+_ALONE = f"{_KEYS}::test_a_session_ends_no_other"
+
+
+@bug(_ENVIRONMENT)
+def a_revoked_key_that_the_next_start_brings_back() -> None:
+    """A thief of the key of the environment is let in again."""
+    from service.store import keys
+
+    rewrite(keys.admit_environment_key, ("if bytes(row.hash) == digest(secret):", "if False:"))
+
+
+@bug(_ENVIRONMENT)
+def a_new_key_that_is_as_revoked_as_the_one_before() -> None:
+    """An operator whose key was revoked sets another one, and stays locked out."""
+    from service.store import keys
+
+    rewrite(keys.admit_environment_key, (", revoked_at=None)", ")"))
+
+
+@bug(f"{_LAST}[admin of one stream]")
+def a_last_admin_key_beside_that_of_one_stream() -> None:
+    """Nobody can make a key for any other stream any more."""
+    from service.store import keys
+
+    rewrite(keys.revoke, ("keys.c.streams.is_(None), ", ""))
+
+
+@bug(f"{_KEYS}::test_when_a_key_was_revoked_is_told_as_it_was")
+def a_key_that_was_revoked_when_somebody_last_tried_to() -> None:
+    """Nobody can tell any more what a stolen key may have read."""
+    from service.store import keys
+
+    rewrite(keys.revoke, ("func.coalesce(keys.c.revoked_at, func.now())", "func.now()"))
+
+
+@bug(_HEARD)
+def a_revocation_that_no_other_process_hears_of() -> None:
+    """Requests of a revoked key that wait or follow are answered on."""
+    from service.store import keys
+
+    rewrite(keys.revoke, ("notify(connection, KEYS_CHANGED)", "pass"))
+
+
+@bug(_HEARD)
+def a_replaced_key_that_no_other_process_hears_of() -> None:
+    """Requests of a replaced key that wait or follow are answered on."""
+    from service.store import keys
+
+    rewrite(keys.admit_environment_key, ("notify(connection, KEYS_CHANGED)", "pass"))
+
+
+@bug(_HEARD)
+def a_session_that_ends_and_is_answered_on() -> None:
+    """Somebody signs out, and the page that follows goes on."""
+    from service.store import sessions
+
+    rewrite(sessions.end, ("notify(connection, KEYS_CHANGED)", "pass"))
+
+
+@bug(_ALONE)
+def sessions_that_count_for_all_keys() -> None:
+    """Somebody who signs in again and again signs everybody else out."""
+    from service.store import sessions
+
+    rewrite(sessions.begin, (".where(sessions.c.key_id == key)", ""))
+
+
+@bug(_ALONE)
+def sessions_that_stay_for_ever() -> None:
+    """Sessions of keys that nobody uses any more are never deleted."""
+    from service.store import sessions
+
+    rewrite(sessions.begin, ("(sessions.c.expires_at < func.now()) | ", ""))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from dataclasses import dataclass
 from textwrap import dedent
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,6 +56,24 @@ def rewrite(function: Callable[..., Any], *changes: tuple[str, str]) -> None:
         source = source.replace(old, new)
     module = compile(source, "planted", "exec", flags=function.__code__.co_flags & _FUTURE, dont_inherit=True)
     (function.__code__,) = (code for code in _codes(module) if code.co_name == function.__name__)
+
+
+def define(module: ModuleType, name: str, *changes: tuple[str, str]) -> None:
+    """Give one of a module's names what another text of its definition says; what was made of the old one stays.
+
+    changes: as of `rewrite`.
+    """
+    whole = inspect.getsource(module)
+    assigned = [each for each in ast.parse(whole).body if isinstance(each, (ast.Assign, ast.AnnAssign))]
+    (source,) = [
+        ast.get_source_segment(whole, each) or ""
+        for each in assigned
+        if name in {ast.unparse(target) for target in getattr(each, "targets", None) or [each.target]}  # type: ignore[union-attr]
+    ]
+    for old, new in changes:
+        assert source.count(old) == 1, f"{source.count(old)} times: {old}"
+        source = source.replace(old, new)
+    exec(compile(source, "planted", "exec"), vars(module))
 
 
 _FUTURE = 0x1000000  # `from __future__ import annotations`

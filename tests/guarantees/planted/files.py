@@ -79,3 +79,30 @@ def copies_that_stay_after_an_error() -> None:
     from service.store.segment_objects import SegmentObjects
 
     rewrite(SegmentObjects.sweep_copies, ("suppress(OSError)", "suppress(KeyError)"))
+
+
+@bug("tests/test_cli.py::test_segments_are_copied_to_a_store_that_was_tried")
+def segments_that_are_copied_to_a_store_that_nobody_tried() -> None:
+    """All records go to a store in which marks can be overwritten."""
+    from service import cli
+
+    rewrite(cli.copy_segments, ("files[1].probe()", "files[0].probe()"))
+
+
+_DUMPS = "tests/test_cli.py::test_a_command_that_reads_records_leaves_no_crash_dumps"
+
+
+@bug(f"{_DUMPS}[worker]")
+def records_in_the_dump_of_a_worker_that_crashed() -> None:
+    """Somebody who looks through old files of a machine finds what people have sent."""
+    from service import cli
+
+    rewrite(cli.worker, ("leave_no_crash_dumps()", "pass"))
+
+
+@bug(f"{_DUMPS}[segments copy here there]")
+def records_in_the_dump_of_a_copy_that_crashed() -> None:
+    """Somebody who looks through old files of a machine finds what people have sent."""
+    from service import cli
+
+    rewrite(cli.copy_segments, ("leave_no_crash_dumps()", "pass"))

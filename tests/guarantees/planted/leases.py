@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.guarantees.planted.bug import bug, rewrite
+from tests.guarantees.planted.bug import bug, define, rewrite
 
 _LEASES = "tests/store/test_leases.py"
 _GONE = f"{_LEASES}::test_the_next_owner_knows_since_when_its_predecessor_was_gone"
@@ -146,3 +146,80 @@ def a_dropped_lease_that_counts_as_held() -> None:
     from service.worker.leases import LeaseKeeper
 
     rewrite(LeaseKeeper.drop, ("self._forget(given)", "pass"))
+
+
+_SHARE = f"{_LEASES}::test_who_appears_again_has_lost_the_share_it_had_and_drops_dead_sealers_alone"
+_FAILOVER = f"{_LEASES}::test_what_was_given_back_before_a_failover_may_be_held_by_somebody_who_is_lost"
+_ANYBODYS = f"{_LEASES}::test_a_stream_that_is_taken_from_its_sealer_is_anybodys_at_once"
+
+
+@bug(f"{_LEASES}::test_what_was_not_given_back_in_time_was_left")
+def a_lease_that_is_given_back_after_it_ran_out() -> None:
+    """A step is drawn again, as if nobody had drawn it before."""
+    from service.store import leases
+
+    define(leases, "_RELEASE", ("\nAND expires_at > clock_timestamp()", ""))
+
+
+@bug(_FAILOVER)
+def a_lease_whose_newest_owner_a_failover_forgot() -> None:
+    """A step is drawn again after a failover, as if nobody had drawn it before."""
+    from service.store import leases
+
+    rewrite(leases._taken, (" and not row.elsewhere", ""))
+
+
+@bug(_FAILOVER)
+def a_lease_that_counts_as_lost_for_ever_after_a_failover() -> None:
+    """After one failover each lease that is given back counts as left by somebody who died."""
+    from service.store import leases
+
+    define(leases, "_RELEASE", (", timeline = {TIMELINE}", ""))
+
+
+@bug(_SHARE)
+def leases_that_go_with_those_of_dead_workers() -> None:
+    """A stream that nobody numbered for a while, or a publication, can be taken by nobody any more."""
+    from service.store import leases
+
+    rewrite(leases.appear, ("_is_of_sealers(primary), leases", "leases"))
+
+
+@bug(_SHARE)
+def a_share_that_two_processes_of_one_name_hold() -> None:
+    """A worker that appears again does not end what its earlier self holds."""
+    from service.store import leases
+
+    rewrite(leases.appear, ('set_=held | {"epoch": leases.c.epoch + 1}', "set_=held"))
+
+
+@bug(f"{_LEASES}::test_sealers_of_each_primary_are_counted_apart")
+def sealers_that_are_dead_and_counted() -> None:
+    """Workers leave streams to those that are gone."""
+    from service.store import leases
+
+    rewrite(leases.sealers, ("_is_of_sealers(primary), not_(is_free(seconds))", "_is_of_sealers(primary)"))
+
+
+@bug(f"{_LEASES}::test_sealers_of_each_primary_are_counted_apart")
+def sealers_of_all_primaries_that_are_counted_for_each() -> None:
+    """Each worker takes a part of its share, and the rest waits."""
+    from service.store import leases
+
+    rewrite(leases._sealers_of, ('_SEALER if primary == 1 else f"sealer/{primary}:"', "_SEALER"))
+
+
+@bug(_ANYBODYS)
+def a_stream_that_is_taken_from_its_sealer_silently() -> None:
+    """A stream that has moved waits for the next look."""
+    from service.store import leases
+
+    rewrite(leases.revoke, ("if resource.startswith(_STREAM):", "if False:"))
+
+
+@bug(_FAILOVER)
+def a_lease_that_is_revoked_and_counts_as_left_by_one_who_died() -> None:
+    """After a failover a publication whose stream was moved counts an attempt that nobody made."""
+    from service.store import leases
+
+    rewrite(leases.revoke, (", timeline=TIMELINE", ""))

@@ -276,3 +276,37 @@ def an_entry_with_a_number_that_no_column_holds() -> None:
     from service.log import reader
 
     rewrite(reader._entry, (" and len(sequence) < 19", ""))
+
+
+@bug(f"{_PRIMARIES}::test_primaries_in_another_order_are_refused")
+def primaries_whose_new_order_a_second_start_takes() -> None:
+    """A start that is refused writes the wrong numbers down, and the next one finds them right."""
+    from service.log.probe import _probe
+
+    rewrite(_probe, ("nx=True, ", ""))
+
+
+@bug(f"{_PRIMARIES}::test_primaries_after_one_that_is_away_are_looked_at")
+def primaries_after_one_that_is_away_that_nobody_looks_at() -> None:
+    """A service starts while one primary is away, and trusts the others whatever they are."""
+    from service.log import probe
+
+    rewrite(
+        probe, ("        except RedisError:\n            continue", "        except RedisError:\n            return")
+    )
+
+
+@bug(f"{_PRIMARIES}::test_primaries_are_known_though_nodes_that_were_named_are_away[cluster]")
+def nodes_of_a_cluster_that_nobody_remembers() -> None:
+    """The log counts as away since the one node that the setting names is."""
+    from service.log import ClusterPrimaries
+
+    rewrite(ClusterPrimaries.refresh, ("(*self._nodes, *(urlsplit(each.url) for each in self._every))", "self._nodes"))
+
+
+@bug("tests/log/test_commands.py::test_an_answer_that_is_due_after_another_is_not_waited_for_for_ever")
+def a_clock_that_runs_for_the_first_command_alone() -> None:
+    """Requests wait for ever for a server that hangs."""
+    from service.log.pipelined import PipelinedConnection
+
+    rewrite(PipelinedConnection._look, ("elif self._due:", "elif False:"))

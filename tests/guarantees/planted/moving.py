@@ -153,3 +153,92 @@ def a_move_that_fails_since_a_third_primary_is_away() -> None:
     from service.worker.moving import Mover
 
     rewrite(Mover._leave, ("except LogUnavailable:", "except ZeroDivisionError:"))
+
+
+_UNKNOWN = "tests/log/test_appending.py::test_a_log_that_takes_batches_or_is_unknown_stays_as_it_is"
+_MARK = "tests/log/test_appending.py::test_of_a_log_that_is_left_nothing_stays_but_its_mark"
+_IF_OPEN = "if known[1] == log and not known[3] then return 'open' end\n"
+
+
+def _script(name: str, old: str) -> None:
+    from service.log import move
+
+    script = getattr(move, name)
+    assert script.count(old) == 1
+    setattr(move, name, script.replace(old, ""))
+
+
+@bug(_UNKNOWN)
+def a_log_that_takes_batches_and_is_made_anew() -> None:
+    """A command that knows an old place empties the log where its stream is."""
+    _script("_PREPARE", _IF_OPEN)
+
+
+@bug(_UNKNOWN)
+def a_log_that_takes_batches_and_is_left() -> None:
+    """Accepted batches are deleted before they have numbers."""
+    _script("_LEAVE", _IF_OPEN)
+
+
+@bug(_UNKNOWN)
+def a_log_that_is_lost_and_opened() -> None:
+    """A server that was put back empty takes batches of which nobody knows the number."""
+    _script("_OPEN", "if known[1] ~= log then return 'lost' end\n")
+
+
+@bug(_UNKNOWN)
+def a_log_that_counts_as_numbered_by_its_last_number() -> None:
+    """A batch that came meanwhile is left behind."""
+    from service.log import MovedLog
+
+    rewrite(MovedLog.is_numbered, (" and not after", ""))
+
+
+@bug(_UNKNOWN)
+def a_log_that_counts_as_numbered_since_nothing_is_there() -> None:
+    """A log that has lost its batches is left as if all of them had numbers."""
+    from service.log import MovedLog
+
+    rewrite(MovedLog.is_numbered, ('int(cast("bytes", sequence)) == position.sequence and ', ""))
+
+
+@bug(_MARK)
+def dead_letters_of_a_log_that_was_left() -> None:
+    """Records that nobody can name any more stay on a server that their stream has left."""
+    from service.log import move
+
+    assert move._LEAVE.count(", KEYS[3])") == 1
+    move._LEAVE = move._LEAVE.replace(", KEYS[3])", ")")
+
+
+@bug(_MARK)
+def answers_that_stay_where_a_stream_was() -> None:
+    """A stream that comes back answers requests with what was there before it left."""
+    from service.log import MovedLog
+
+    rewrite(MovedLog.leave, ("for keys in _some_at_once(self.remembered()):", "for keys in ():"))
+
+
+@bug(_MARK)
+def dead_letters_from_before_a_stream_came_back() -> None:
+    """Letters that were dropped elsewhere are beside the log again."""
+    from service.log import move
+
+    assert move._PREPARE.count(", entries, dead)") == 1
+    move._PREPARE = move._PREPARE.replace(", entries, dead)", ", entries)")
+
+
+@bug(_MARK)
+def answers_that_are_remembered_for_ever_after_a_move() -> None:
+    """Each request with a key of its own leaves something in the server's memory."""
+    from service.log import MovedLog
+
+    rewrite(MovedLog._remember, ("pipe.pexpire(key, milliseconds)", "pass"))
+
+
+@bug(_MARK)
+def a_later_move_that_writes_into_the_log_of_an_earlier_one() -> None:
+    """Answers are copied into a log that the move has not made."""
+    from service.log import MovedLog
+
+    rewrite(MovedLog._transact, ("int(move) != self.move", "int(move) > self.move"))
