@@ -91,6 +91,13 @@ def test_what_it_maps_is_alike_in_size_and_uncorrelated_and_fills_the_norm():
     assert release.model["norm_bound"] == math.sqrt(3)
 
 
+def test_where_slots_are_set_aside_the_norm_is_filled_by_those_that_are_read():
+    """Where every second slot is, 2,000 of them are 1,000 records."""
+    noisy = prepared(1000).measured(prepared(1000).pieces(reading(correlated(1000))))
+    halved = prepared(2000, evaluation={"every": 2}).matrix(noisy)
+    np.testing.assert_allclose(halved, prepared(1000).matrix(noisy), rtol=1e-9)
+
+
 def test_noise_alone_shows_no_direction():
     """Without the floor, directions of hardly any noise would become thousands of times as long as others."""
     mechanism = prepared(64, epsilon=0.01)

@@ -1,0 +1,31 @@
+"""Bugs in models that are solved from private sums: of how many slots they are, and how strong the pull is."""
+
+from __future__ import annotations
+
+from tests.guarantees.planted.bug import bug, rewrite
+
+_WINDOW = "tests/mechanisms/window_statistics"
+
+
+@bug(f"{_WINDOW}/test_window_statistics.py::test_a_window_that_is_not_full_has_the_slots_of_the_blocks_that_there_are")
+def a_window_that_is_taken_to_be_full() -> None:
+    """The first models are of so many more records as are missing, all of them zeros."""
+    from service.mechanisms.window_statistics.window_model import WindowModel
+
+    rewrite(WindowModel.model, ("slots = n * len(window)", "slots = n * self.blocks"))
+
+
+@bug(f"{_WINDOW}/test_window_statistics.py::test_the_pull_is_by_the_noise_of_the_blocks_that_there_are")
+def a_pull_by_the_noise_of_a_full_window() -> None:
+    """The first models are pulled back as if there were as much noise in them as in later ones."""
+    from service.mechanisms.window_statistics import window_model
+
+    rewrite(window_model._spread, ("known[min(step, len(known) - 1)]", "known[-1]"))
+
+
+@bug(f"{_WINDOW}/test_candidates.py::test_a_candidate_has_a_pull_of_its_own_whatever_the_window_s_is")
+def candidates_with_the_pull_of_the_window() -> None:
+    """A candidate that asks for the pull by the noise gets the one that was set for the window."""
+    from service.mechanisms.window_statistics import family
+
+    rewrite(family._candidates, ("ridge=each.ridge)", "ridge=each.ridge or settings.ridge)"))
