@@ -210,3 +210,30 @@ def too_many_counts_that_are_an_error_of_the_service() -> None:
     from service.mechanisms.evaluation import family
 
     rewrite(family._counts, ("except ValueError as problem:", "except KeyError as problem:"))
+
+
+@bug(f"{_EVALUATION}/test_mechanism.py::test_how_many_slots_there_are_is_the_same_whatever_a_record_holds[nan]")
+def slots_that_are_counted_by_what_they_hold() -> None:
+    """How many records are not finite is released without noise."""
+    from service.mechanisms.evaluation.mechanism import Evaluation
+
+    rewrite(Evaluation._block, ("present += int(evaluated.sum())", "present += int(filled.sum())"))
+
+
+@bug(
+    f"{_EVALUATION}/test_predicting.py::"
+    "test_only_scores_that_are_probabilities_say_how_sure_a_model_is[huber_hinge-False]"
+)
+def scores_of_a_hinge_that_count_as_probabilities() -> None:
+    """A calibration error is told of a model that has no probabilities."""
+    from service.mechanisms.evaluation import predicting
+
+    rewrite(predicting.predictions, ("confidences if certain else None", "confidences"))
+
+
+@bug(f"{_EVALUATION}/test_drift.py::test_an_alarm_is_as_rare_as_it_is_asked_to_be")
+def an_alarm_at_the_rate_of_a_figure() -> None:
+    """One block in twenty raises it where nothing has changed, and nobody believes the next one."""
+    from service.mechanisms.evaluation import drift
+
+    rewrite(drift._accuracy, ("replace(counted, error=rate)", "counted"))

@@ -29,3 +29,11 @@ def candidates_with_the_pull_of_the_window() -> None:
     from service.mechanisms.window_statistics import family
 
     rewrite(family._candidates, ("ridge=each.ridge)", "ridge=each.ridge or settings.ridge)"))
+
+
+@bug("tests/mechanisms/lifelong/test_units.py::test_what_is_learnt_is_of_as_many_records_as_there_are_units[variant0]")
+def tasks_of_slots_where_units_were_added_up() -> None:
+    """A unit of many records counts once in the sums, and as often as it has slots in what they are of."""
+    from service.mechanisms.lifelong.task_statistics import TaskStatistics
+
+    rewrite(TaskStatistics.advance, ("float(n if records.units is None else records.units)", "float(n)"))
