@@ -41,3 +41,11 @@ def a_mean_over_the_slots_of_units() -> None:
     from service.mechanisms.online_leader.online_gradient import OnlineGradient
 
     rewrite(OnlineGradient.advance, ("n = max(1, records.units)", "pass"))
+
+
+@bug("tests/learners/test_noisy_gradient_descent.py::test_rounding_is_reckoned_for_iterates_as_far_out_as_they_may_be")
+def rounding_around_zero_in_the_place_of_the_centre() -> None:
+    """Near a model of long weights sums of gradients are less exact than their noise reckons with."""
+    from service.learners.noisy_gradient_descent import NoisyGradientDescent
+
+    rewrite(NoisyGradientDescent.perturbation, ("weights=center_norm + radius", "weights=radius"))
