@@ -15,6 +15,7 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten, Model, Part
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting import events
+from service.privacy.accounting.obligations import Labelling
 from service.streams.schema import StreamSchema
 from tests import chance
 from tests.mechanisms.steps import FEATURES, GAUSSIAN, PURE, data, nothing, reader
@@ -362,3 +363,9 @@ def test_coins_are_tossed_to_the_end_of_a_window_and_no_farther():
 
 def test_it_is_the_one_that_asks_people():
     assert [family.settings.__name__ for family in MECHANISMS if family.asks_people] == ["ActiveLearningMechanism"]
+
+
+def test_a_label_is_asked_for_as_long_as_is_said_and_of_the_next_person_sooner():
+    mechanism = publication(task=PEOPLE, **WINDOW, label_seconds=100, lease_seconds=7)
+    assert mechanism.obligations().labelling == Labelling(seconds=100, lease_seconds=7)
+    assert mechanism.plan()["labels"] == {"from": "people", "seconds": 100, "lease_seconds": 7}
