@@ -44,3 +44,22 @@ def a_plan_of_units_with_the_pull_of_as_many_records() -> None:
         return {**true(self, kind), "strong_convexity": self._planned(kind).regularization}
 
     wrap(Scheduled, "_pattern", pattern)
+
+
+_STORED = "tests/mechanisms/test_obligations.py::test_nothing_of_an_obligation_is_lost_when_it_is_stored"
+
+
+@bug(_STORED)
+def obligations_that_forget_which_slots_they_are_of() -> None:
+    """An evaluation is taken to charge the slots that models are fitted to."""
+    from service.privacy.accounting.obligations import Obligations
+
+    rewrite(Obligations.from_json.__func__, ('slots=Slots(content.get("slots", Slots.TRAINING)),', ""))  # type: ignore[attr-defined]
+
+
+@bug(_STORED)
+def obligations_that_forget_how_many_draws_they_are_of() -> None:
+    """Publications that share a slack are admitted as if one of them drew nothing."""
+    from service.privacy.accounting.obligations import Obligations
+
+    rewrite(Obligations.from_json.__func__, ('draws=content.get("draws"),', ""))  # type: ignore[attr-defined]
