@@ -47,3 +47,11 @@ def a_verifier_that_forgets_rounding() -> None:
     rewrite(
         unit_factors.factor_of, ("carried(event.factor, batching, rounding=share)", "carried(event.factor, batching)")
     )
+
+
+@bug("tests/mechanisms/lifelong/test_lifelong.py::test_the_pull_is_by_the_noise_of_all_batches_together")
+def a_pull_by_noise_that_is_never_taken_back() -> None:
+    """Models of many batches are pulled back for noise that is not in them."""
+    from service.mechanisms.lifelong.task_statistics import TaskStatistics
+
+    rewrite(TaskStatistics.pull, ("spread(perturbation.factor, batches)", "batches**0.5"))
