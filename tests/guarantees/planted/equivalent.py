@@ -80,3 +80,11 @@ def seconds_of_a_label_that_are_owed_as_those_of_a_person() -> None:
         "Labelling",
         lambda true, *, seconds, lease_seconds: true(seconds=lease_seconds, lease_seconds=seconds),
     )
+
+
+@bug(f"{ACTIVE}::test_nobody_is_asked_about_a_slot_that_is_set_aside[fixed_batch]")
+def coins_for_slots_that_are_set_aside() -> None:
+    """People are asked for labels of records that no model may be fitted to, and batches are half empty."""
+    from service.mechanisms.active_learning.mechanism import ActiveLearning
+
+    rewrite(ActiveLearning._tossed, ("self.training.among(seen, end)", "None"))

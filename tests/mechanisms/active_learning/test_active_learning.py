@@ -17,6 +17,7 @@ from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting import events
 from service.privacy.accounting.obligations import Labelling
 from service.streams.schema import StreamSchema
+from service.streams.slots import EvaluationSlots, TrainingSlots
 from tests import chance
 from tests.mechanisms.steps import FEATURES, GAUSSIAN, PURE, data, nothing, reader
 
@@ -369,3 +370,18 @@ def test_a_label_is_asked_for_as_long_as_is_said_and_of_the_next_person_sooner()
     mechanism = publication(task=PEOPLE, **WINDOW, label_seconds=100, lease_seconds=7)
     assert mechanism.obligations().labelling == Labelling(seconds=100, lease_seconds=7)
     assert mechanism.plan()["labels"] == {"from": "people", "seconds": 100, "lease_seconds": 7}
+
+
+@BOTH
+def test_nobody_is_asked_about_a_slot_that_is_set_aside(batching):
+    """Every second one is: of the other 100, fewer than 10 are selected with probability far below 1e-6."""
+    aside = TrainingSlots(evaluation=EvaluationSlots(period=2))
+    mechanism, read = replace(publication(task=PEOPLE, **batching), training=aside), reader(classes=2)
+
+    def others(start, end):
+        records = read(start, end)
+        return records[records.slots % 2 == 0]
+
+    asked_about = [slot for step in steps(mechanism, 200, others) for slot in step.asks]
+    assert len(asked_about) >= 10
+    assert all(slot % 2 == 0 for slot in asked_about)
