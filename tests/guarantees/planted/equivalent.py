@@ -88,3 +88,11 @@ def coins_for_slots_that_are_set_aside() -> None:
     from service.mechanisms.active_learning.mechanism import ActiveLearning
 
     rewrite(ActiveLearning._tossed, ("self.training.among(seen, end)", "None"))
+
+
+@bug(_SELECTED)
+def a_slab_in_other_units() -> None:
+    """The longer records may be, the fewer of them are near the hyperplane, and the fewer are selected."""
+    from service.mechanisms.active_learning import family
+
+    rewrite(family._slab, ("0.2 * norm_bound", "0.2"))

@@ -1,5 +1,7 @@
 """Plans of fits: the noise that they state is that of the releases, or they say why nobody knows it yet."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -63,3 +65,12 @@ def test_a_pull_that_depends_on_the_number_of_units_is_not_stated():
     fit, perturbation = planned_and_released(publication(OUTPUT, CLASSES | UNIT), **of_two_units())
     assert alone["strong_convexity"] != perturbation.regularization
     assert "strong_convexity" not in fit
+
+
+def test_a_histogram_is_planned_to_be_as_far_off_as_its_release_may_be():
+    mechanism = publication(
+        {"kind": "small_database", "accuracy": 0.5}, {"task": {"kind": "categorical", "cardinality": 3}}
+    )
+    fit, perturbation = planned_and_released(mechanism)
+    off = perturbation.noise.scale * math.log(mechanism.learner.candidates / 0.05)
+    assert fit["error_bound"] == pytest.approx(0.5 / 2 + off)
