@@ -75,6 +75,13 @@ def test_it_keeps_its_promise_and_ends_with_its_release(delta):
     assert mechanism.step(64, (), 1, contract.reader(schema)[0]).finishes
 
 
+def test_both_of_two_neighbours_may_be_off_by_what_rounding_does():
+    """Of so many records that it is more than the least that is reckoned with."""
+    n = 10**8
+    off = 2 * 2.0**-53 * n * (1024 + n / 1024 + 16)
+    assert prepared(n).event().sensitivity == pytest.approx(math.sqrt(2) + 2 * off, rel=1e-5)
+
+
 def correlated(records, seed=1):
     drawn = np.random.default_rng(seed).normal(size=(records, 3))
     return drawn @ np.array([[1.0, 0.9, 0.0], [0.0, 0.3, 0.0], [0.0, 0.0, 0.2]])
