@@ -96,3 +96,11 @@ def a_slab_in_other_units() -> None:
     from service.mechanisms.active_learning import family
 
     rewrite(family._slab, ("0.2 * norm_bound", "0.2"))
+
+
+@bug(f"{ACTIVE}::test_a_batch_may_run_over_as_many_slots_as_its_widest_slab_asks_for")
+def batches_that_close_as_soon_as_later_ones_would() -> None:
+    """While the slab is wide few slots are selected, and a batch is learnt from before it is full."""
+    from service.mechanisms.active_learning.active_gradient import ActiveGradient
+
+    rewrite(ActiveGradient.least_probability, ("for update in (1, 2**62)", "for update in (2**62,)"))

@@ -385,3 +385,9 @@ def test_nobody_is_asked_about_a_slot_that_is_set_aside(batching):
     asked_about = [slot for step in steps(mechanism, 200, others) for slot in step.asks]
     assert len(asked_about) >= 10
     assert all(slot % 2 == 0 for slot in asked_about)
+
+
+def test_a_batch_may_run_over_as_many_slots_as_its_widest_slab_asks_for():
+    falling = {"selection": "exponential", "threshold": {"initial": 1.8, "decay": 0.5}}
+    learner = publication(**BATCH, **falling).learner
+    assert learner.least_probability() == learner.selection(1).least() < learner.selection(2**62).least()
