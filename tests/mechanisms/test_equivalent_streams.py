@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from service.inputs.refused import Refused
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
@@ -99,3 +100,9 @@ def test_where_every_second_slot_is_set_aside_models_are_those_of_the_others_alo
     for one, other in zip(of_others, alone, strict=True):
         assert np.linalg.norm(one) > 0
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6 * np.linalg.norm(one))
+
+
+def test_tasks_of_which_one_may_have_no_slot_of_its_own_are_refused():
+    with pytest.raises(Refused, match="evaluation slots alone"):
+        publication(TASKS | {"task_size": [1, 8]}, OUTPUT, 3, evaluation={"every": 2})
+    assert publication(TASKS | {"task_size": [2, 8]}, OUTPUT, 3, evaluation={"every": 2}).fewest_slots() == 1

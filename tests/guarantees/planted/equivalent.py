@@ -104,3 +104,35 @@ def batches_that_close_as_soon_as_later_ones_would() -> None:
     from service.mechanisms.active_learning.active_gradient import ActiveGradient
 
     rewrite(ActiveGradient.least_probability, ("for update in (1, 2**62)", "for update in (2**62,)"))
+
+
+@bug(f"{_STREAMS}::test_tasks_of_which_one_may_have_no_slot_of_its_own_are_refused")
+def tasks_that_are_all_taken_for_as_long_as_the_longest() -> None:
+    """A publication is accepted that halts at a task whose slots are all set aside."""
+    from service.mechanisms.lifelong.mechanism import Lifelong
+
+    rewrite(Lifelong.fewest_slots, ("self.schedule.smallest", "self.schedule.largest"))
+
+
+@bug(f"{_LONGER}[leader]")
+def steps_in_other_units() -> None:
+    """The longer records may be, the farther a step moves a score."""
+    from service.mechanisms.online_leader.online_gradient import OnlineGradient
+
+    rewrite(OnlineGradient.rate, ("return logit(self) / self.norm_bound * min(", "return logit(self) * min("))
+
+
+@bug(f"{_LONGER}[descent]")
+def a_descent_in_other_units() -> None:
+    """The same, of fits along noisy gradients."""
+    from service.learners.noisy_gradient_descent import NoisyGradientDescent
+
+    rewrite(NoisyGradientDescent.perturbation, ("/ (2.0 * clip * self.norm_bound)", "/ (2.0 * clip)"))
+
+
+@bug(f"{_LONGER}[output]")
+def a_pull_of_fits_in_other_units() -> None:
+    """The longer records may be, the more noise is in their scores."""
+    from service.learners.output_perturbation import OutputPerturbation
+
+    rewrite(OutputPerturbation.pull, ("per_slope = 2.0 * self.norm_bound * spread", "per_slope = 2.0 * spread"))
