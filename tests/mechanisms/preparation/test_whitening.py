@@ -76,7 +76,7 @@ def test_it_keeps_its_promise_and_ends_with_its_release(delta):
 
 
 def test_both_of_two_neighbours_may_be_off_by_what_rounding_does():
-    """Of so many records that it is more than the least that is reckoned with."""
+    """The records are so many that it is more than the least that is reckoned with."""
     n = 10**8
     off = 2 * 2.0**-53 * n * (1024 + n / 1024 + 16)
     assert prepared(n).event().sensitivity == pytest.approx(math.sqrt(2) + 2 * off, rel=1e-5)
