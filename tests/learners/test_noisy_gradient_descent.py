@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from service.learners import noisy_gradient_descent
-from service.learners.noisy_gradient_descent import FIRST, NEAR, NoisyGradientDescent
+from service.learners.noisy_gradient_descent import FIRST, NEAR, NoisyGradientDescent, clipped_sum
 from service.learning.losses import LOSSES
-from service.learning.objective import summed
+from service.learning.objective import norm, summed
 from service.learning.records import Records
 from service.learning.solvers import SLACK, Inaccurate
 from service.privacy.accounting import events
@@ -193,6 +193,16 @@ def test_iterates_stay_in_the_public_ball(monkeypatch):
     records = Records(x=np.ones((1, 3)), y=np.zeros(1))
     away = np.linalg.norm(one.release(records, 10, center, spent) - center)
     assert 0.999 * spent.radius < away <= spent.radius
+
+
+def test_rounding_is_reckoned_for_iterates_as_far_out_as_they_may_be():
+    """Around a model of long weights iterates are long, however little they move away from it."""
+    one = learner("logistic", 2)
+    center = np.full(one.shape, 1e10)
+    spent = one.perturbation(Currency.ZCDP, RHO, 100, center)
+    weights = norm(center) + spent.radius
+    assert spent.sensitivity == clipped_sum(one, clip=one.longest, records=100, weights=weights)
+    assert spent.sensitivity > 1.0005 * one.perturbation(Currency.ZCDP, RHO, 100).sensitivity
 
 
 def test_regularization_pulls_towards_the_centre(silent):

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import json
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +11,15 @@ import pytest
 
 from service.mechanisms.building import build
 from service.mechanisms.timing import largest_cost
-from service.privacy.accounting.obligations import AtArrival, Obligations, OnOpening, WithEachRelease
+from service.privacy.accounting.composition import Slots
+from service.privacy.accounting.obligations import (
+    AtArrival,
+    FitSize,
+    Labelling,
+    Obligations,
+    OnOpening,
+    WithEachRelease,
+)
 from service.streams.schema import StreamSchema
 from tests.mechanisms.documents import ASKED, SAMPLE, _configuration
 
@@ -43,6 +52,20 @@ def test_obligations_are_read_as_they_were_stored(name):
     assert again.to_json() == owed.to_json()
     assert again == owed
     assert largest_cost(owed.fit).seconds > 0
+
+
+def test_nothing_of_an_obligation_is_lost_when_it_is_stored():
+    owed = Obligations(
+        charging=WithEachRelease(),
+        labelling=Labelling(seconds=5, lease_seconds=2),
+        cells=4,
+        ticks=False,
+        slots=Slots.EVALUATION,
+        fit=FitSize(**{each.name: number for number, each in enumerate(fields(FitSize), start=1)}),
+        draws=3,
+        unit={"max_records": 2, "min_separation": 1, "factor": "2"},
+    )
+    assert Obligations.from_json(stored(owed.to_json())) == owed
 
 
 @pytest.mark.more

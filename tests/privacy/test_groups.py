@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from service.privacy.accounting.carried_groups import carried, rounding_share, settled
+from service.privacy.accounting.events import NoisyRunningSums
 from service.privacy.accounting.groups import (
     MOST_RECORDS,
     Batching,
@@ -23,6 +24,7 @@ from service.privacy.accounting.groups import (
     shared,
     slot_capacity,
 )
+from service.privacy.accounting.unit_factors import factor_of
 from service.privacy.currency import Currency, capacity
 from service.privacy.noise.additive import Unaffordable, root
 from service.privacy.noise.correlated import Blt, Toeplitz, Tree, calibrate
@@ -292,3 +294,13 @@ def test_of_rounding_each_slot_has_its_own_part():
     pairs = zip(carried(BLT, batches), carried(BLT, batches, rounding=rounding), strict=True)
     for slots, (exact, rounded) in enumerate(pairs, start=1):
         assert isclose(rounded, ((sqrt(exact) + slots * rounding) / (1 + rounding)) ** 2, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("noise", ["blt", "toeplitz", "tree of 16"])
+def test_what_a_verifier_makes_of_a_release_counts_its_rounding_too(noise):
+    factor, batches = NOISES[noise], batching(8, 1, 10)
+    sums = {"factor": factor, "largest": 1e9}
+    law = calibrate(Currency.ZCDP, sensitivity=1.0, charge=0.01, dimension=10, **sums)
+    event = NoisyRunningSums(noise=law.noise, sensitivity=1.0, **sums)
+    exact = group_factor(carried(factor, batches))
+    assert exact < factor_of(event, Currency.ZCDP, batches.bound, 10) < exact * (1 + Fraction(1, 1000))

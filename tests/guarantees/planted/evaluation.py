@@ -210,3 +210,84 @@ def too_many_counts_that_are_an_error_of_the_service() -> None:
     from service.mechanisms.evaluation import family
 
     rewrite(family._counts, ("except ValueError as problem:", "except KeyError as problem:"))
+
+
+@bug(f"{_EVALUATION}/test_mechanism.py::test_how_many_slots_there_are_is_the_same_whatever_a_record_holds[nan]")
+def slots_that_are_counted_by_what_they_hold() -> None:
+    """How many records are not finite is released without noise."""
+    from service.mechanisms.evaluation.mechanism import Evaluation
+
+    rewrite(Evaluation._block, ("present += int(evaluated.sum())", "present += int(filled.sum())"))
+
+
+@bug(
+    f"{_EVALUATION}/test_predicting.py::"
+    "test_only_scores_that_are_probabilities_say_how_sure_a_model_is[huber_hinge-False]"
+)
+def scores_of_a_hinge_that_count_as_probabilities() -> None:
+    """A calibration error is told of a model that has no probabilities."""
+    from service.mechanisms.evaluation import predicting
+
+    rewrite(predicting.predictions, ("confidences if certain else None", "confidences"))
+
+
+@bug(f"{_EVALUATION}/test_drift.py::test_an_alarm_is_as_rare_as_it_is_asked_to_be")
+def an_alarm_at_the_rate_of_a_figure() -> None:
+    """One block in twenty raises it where nothing has changed, and nobody believes the next one."""
+    from service.mechanisms.evaluation import drift
+
+    rewrite(drift._accuracy, ("replace(counted, error=rate)", "counted"))
+
+
+_INTERVALS = f"{_EVALUATION}/test_intervals.py"
+
+
+@bug(f"{_INTERVALS}::test_noise_of_several_blocks_is_that_of_as_many_cells")
+def errors_of_several_blocks_with_the_noise_of_one() -> None:
+    """The interval of a mean error holds it far less often than stated."""
+    from service.mechanisms.evaluation.intervals import Counted
+
+    rewrite(Counted.mean, ("total(self.noise, self.blocks, ", "total(self.noise, 1, "))
+
+
+@bug(f"{_INTERVALS}::test_each_of_several_ratios_has_its_part_of_what_may_be_missed_where_one_is_open")
+def ratios_that_are_each_missed_as_often_as_all_together() -> None:
+    """With many classes the interval of a balanced accuracy holds it less often than stated."""
+    from service.mechanisms.evaluation.intervals import Counted
+
+    rewrite(Counted.mean_ratio, ("self.error / len(parts)", "self.error"))
+
+
+@bug(f"{_ALL_CLASSES}::test_r_squared_may_be_missed_as_often_as_its_three_sums_together")
+def three_sums_that_are_each_missed_as_often_as_all_together() -> None:
+    """The same, of R²."""
+    from service.mechanisms.evaluation.figures import ErrorFigures
+
+    rewrite(ErrorFigures.r_squared, ("self.counted.error / 3", "self.counted.error"))
+
+
+@bug(f"{_ALL_CLASSES}::test_how_much_errors_vary_is_bounded_by_the_noise_of_all_blocks_together")
+def errors_that_vary_as_those_of_one_block_may() -> None:
+    """How much errors vary is said to be known better than noise allows."""
+    from service.mechanisms.evaluation.figures import ErrorFigures
+
+    rewrite(ErrorFigures._mean, (" * math.sqrt(self.counted.blocks) / whole", " / whole"))
+
+
+_SCORES = f"{_EVALUATION}/test_score_noise.py"
+
+
+@bug(f"{_SCORES}::test_a_tilted_objective_has_the_noise_of_its_output_too")
+def a_tilt_without_the_noise_of_its_output() -> None:
+    """A prediction is called certain that noise may have flipped."""
+    from service.mechanisms.evaluation import score_noise
+
+    rewrite(score_noise.reach, ('(_of_weights(noise["output"], error / 2) or 0.0)', "0.0"))
+
+
+@bug(f"{_SCORES}::test_a_probability_is_between_what_all_other_classes_scores_may_have_become")
+def probabilities_whose_differences_are_each_missed_as_often_as_all() -> None:
+    """The interval of a probability holds it less often than stated, the more classes there are."""
+    from service.mechanisms.evaluation import score_noise
+
+    rewrite(score_noise.score_noise, ("moved(error / others, differences=True)", "moved(error, differences=True)"))

@@ -129,3 +129,35 @@ def a_slot_of_a_unit_that_is_read_for_nothing() -> None:
     from service.mechanisms.preparation.once import MapOfFirstRecords
 
     rewrite(MapOfFirstRecords._pieces, ("read(0, self.records)", "read(0, self.records + 1)"))
+
+
+@bug(f"{_PREPARATION}::test_the_map_of_units_is_of_as_many_as_there_are[2]")
+def scales_of_slots_where_units_were_counted() -> None:
+    """Counts of few units are taken for those of all slots, and noise for the rest of them."""
+    from service.mechanisms.preparation.mechanism import Preparation
+
+    rewrite(Preparation._scaling, ("full_scales(noisy, slots, ", "full_scales(noisy, self.slots, "))
+
+
+@bug(f"{_PREPARATION}::test_rule_2_fills_the_norm_with_what_is_left_of_outliers")
+def a_gain_that_reckons_with_outliers_as_long_as_they_come() -> None:
+    """A few numbers that are clipped anyway make all features as good as zero."""
+    from service.mechanisms.preparation import scales
+
+    rewrite(scales._gain, ("* factor, -LIMIT, LIMIT)", "* factor, -np.inf, np.inf)"))
+
+
+@bug(f"{_WHITENING}::test_where_slots_are_set_aside_the_norm_is_filled_by_those_that_are_read")
+def a_matrix_for_slots_that_were_not_read() -> None:
+    """Rows are longer than the norm where slots are set aside for evaluations, and most are shortened."""
+    from service.mechanisms.preparation.whitening import Whitening
+
+    rewrite(Whitening.matrix, ("self.features * self.slots / shown", "self.features * self.records / shown"))
+
+
+@bug(f"{_WHITENING}::test_both_of_two_neighbours_may_be_off_by_what_rounding_does")
+def moments_that_are_off_on_one_side() -> None:
+    """The bound takes one of two neighbours as added up exactly."""
+    from service.mechanisms.preparation.whitening import Whitening
+
+    rewrite(Whitening.event, ("+ 2.0 * self._error()", "+ self._error()"))

@@ -15,7 +15,9 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten, Model, Part
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting import events
+from service.privacy.accounting.obligations import Labelling
 from service.streams.schema import StreamSchema
+from service.streams.slots import EvaluationSlots, TrainingSlots
 from tests import chance
 from tests.mechanisms.steps import FEATURES, GAUSSIAN, PURE, data, nothing, reader
 
@@ -362,3 +364,30 @@ def test_coins_are_tossed_to_the_end_of_a_window_and_no_farther():
 
 def test_it_is_the_one_that_asks_people():
     assert [family.settings.__name__ for family in MECHANISMS if family.asks_people] == ["ActiveLearningMechanism"]
+
+
+def test_a_label_is_asked_for_as_long_as_is_said_and_of_the_next_person_sooner():
+    mechanism = publication(task=PEOPLE, **WINDOW, label_seconds=100, lease_seconds=7)
+    assert mechanism.obligations().labelling == Labelling(seconds=100, lease_seconds=7)
+    assert mechanism.plan()["labels"] == {"from": "people", "seconds": 100, "lease_seconds": 7}
+
+
+@BOTH
+def test_nobody_is_asked_about_a_slot_that_is_set_aside(batching):
+    """Every second one is: of the other 100, fewer than 10 are selected with probability far below 1e-6."""
+    aside = TrainingSlots(evaluation=EvaluationSlots(period=2))
+    mechanism, read = replace(publication(task=PEOPLE, **batching), training=aside), reader(classes=2)
+
+    def others(start, end):
+        records = read(start, end)
+        return records[records.slots % 2 == 0]
+
+    asked_about = [slot for step in steps(mechanism, 200, others) for slot in step.asks]
+    assert len(asked_about) >= 10
+    assert all(slot % 2 == 0 for slot in asked_about)
+
+
+def test_a_batch_may_run_over_as_many_slots_as_its_widest_slab_asks_for():
+    falling = {"selection": "exponential", "threshold": {"initial": 1.8, "decay": 0.5}}
+    learner = publication(**BATCH, **falling).learner
+    assert learner.least_probability() == learner.selection(1).least() < learner.selection(2**62).least()

@@ -7,6 +7,8 @@ from service.mechanisms.evaluation.drift import MEMORY, RATE, has_fallen
 from service.mechanisms.evaluation.figures import BlockCounts
 from service.mechanisms.evaluation.intervals import Counted
 from service.mechanisms.evaluation.tables import ClassCounts, Predictions
+from service.privacy.currency import Currency
+from service.privacy.noise.counts import CountNoise
 from tests import chance
 from tests.mechanisms.evaluation.worlds import draw, noise_of, privacies, world
 
@@ -81,3 +83,11 @@ def test_one_block_alone_is_no_fall_and_old_blocks_are_forgotten():
     assert has_fallen(layout, [good, bad], counted)
     assert not has_fallen(layout, [bad, good], counted)
     assert not has_fallen(layout, [good, *[bad] * (MEMORY + 1)], counted)
+
+
+def test_an_alarm_is_as_rare_as_it_is_asked_to_be():
+    """A fall by 5 in 100 of 1,000 records happens by chance, in a thousand blocks: here noise is next to nothing."""
+    quiet = Counted(noise=CountNoise(currency=Currency.PURE, scale=1e-3, dimension=4), slots=1000)
+    before, newest = blocks_of(np.array([[425.0, 75.0, 75.0, 425.0], [400.0, 100.0, 100.0, 400.0]]), 1000)
+    assert has_fallen(LAYOUT, [before, newest], quiet, rate=0.05)
+    assert not has_fallen(LAYOUT, [before, newest], quiet)

@@ -8,7 +8,7 @@ import pytest
 
 from service.mechanisms.evaluation.figures import BlockCounts, ClassFigures, ErrorFigures, added_up, rise
 from service.mechanisms.evaluation.intervals import Counted
-from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums, Predictions
+from service.mechanisms.evaluation.tables import UNIT, ClassCounts, ErrorSums, Predictions
 from service.privacy.currency import Currency
 from service.privacy.noise.counts import CountNoise
 from tests import chance
@@ -299,3 +299,27 @@ def test_the_noise_in_a_calibration_error_is_that_of_all_blocks_together():
         block = ClassFigures(layout=layout, counts=counts, counted=counted).calibration_error(0).block
         widths.append(block.high - block.low)
     assert widths[1] == pytest.approx(2 * widths[0])
+
+
+def test_r_squared_may_be_missed_as_often_as_its_three_sums_together():
+    """Each sum has a third of the probability; the block's interval is the farthest that their ends allow."""
+    layout = ErrorSums(bound=2.0, publications=1, moments=True)
+    counts = np.array([0.1, 0.02, 0.55, 0.4]) * 500 * UNIT
+    noise = CountNoise(currency=Currency.ZCDP, scale=2.0 * UNIT, dimension=1)
+    figure = ErrorFigures(layout=layout, counts=counts, counted=Counted(noise=noise, slots=500)).r_squared(0)
+    third = Counted(noise=noise, slots=500, error=0.05 / 3)
+    off, shifted, square = (third.mean(each, UNIT, 0.0).block for each in counts[1:])
+    mean = shifted.scaled(2.0, -1.0)
+    assert figure.block.low == pytest.approx(1 - 4 * off.high / (square.low - max(mean.low**2, mean.high**2)))
+
+
+def test_how_much_errors_vary_is_bounded_by_the_noise_of_all_blocks_together():
+    """Four blocks are as noisy as one whose noise is twice as long."""
+    layout, counts = ErrorSums(bound=1.0, publications=1), np.full(2, 95.0 * UNIT)
+    widths = []
+    for scale, blocks in ((2.0, 4), (4.0, 1)):
+        noise = CountNoise(currency=Currency.ZCDP, scale=scale * UNIT, dimension=1)
+        counted = Counted(noise=noise, slots=100, blocks=blocks)
+        figure = ErrorFigures(layout=layout, counts=counts, counted=counted).absolute_error(0)
+        widths.append(figure.estimate - figure.population.low)
+    assert widths[0] == pytest.approx(widths[1], rel=0.005)

@@ -1,5 +1,7 @@
 """Intervals hold what they say they hold: of shares exactly, by summing over all outcomes; of others in simulation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -235,3 +237,13 @@ def test_noise_of_several_blocks_is_that_of_as_many_cells():
     blocks, cells = Counted(noise=noise, slots=2000, blocks=4), Counted(noise=noise, slots=2000)
     assert blocks.difference(300.0, 200.0, 1) == cells.difference(300.0, 200.0, 4)
     assert blocks.share(300.0, 1) == cells.share(300.0, 4)
+    mean = blocks.mean(1000.0, 1, 0.0)
+    assert mean.population == mean.block, "numbers that are all alike leave the noise alone"
+
+
+def test_each_of_several_ratios_has_its_part_of_what_may_be_missed_where_one_is_open():
+    counted = Counted(noise=CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1), slots=SLOTS)
+    both = counted.mean_ratio([400.0, 2.0], [100.0, 1.0], 1, 1)
+    sure = replace(counted, error=counted.error / 2).ratio(400.0, 100.0, 1, 1)
+    for mean, one in ((both.block, sure.block), (both.population, sure.population)):
+        assert (mean.low, mean.high) == pytest.approx((one.low / 2, (one.high + 1) / 2))

@@ -269,3 +269,17 @@ def test_an_evaluation_that_makes_no_sense_is_refused(wrong):
 
 def test_the_largest_cap_is_the_decimal_that_was_asked_for():
     assert evaluation().capacity == Decimal(1)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1.0])
+def test_how_many_slots_there_are_is_the_same_whatever_a_record_holds(value):
+    """It is released as it is, without noise: it counts slots that were not erased, also of records of nothing."""
+    progress = Progress(releases=(Made(version=1, time=0),), passed=50)
+    counted = evaluation(models=Released({"a": progress, "b": progress}))
+
+    def read(start, end):
+        records = numbered(0, erased=(5,))(start, end)
+        return replace(records, x=np.where(records.x == 8.0, value, records.x))
+
+    (release,) = counted.step(12, (), 1, read).releases
+    assert release.model["slots"] == 3

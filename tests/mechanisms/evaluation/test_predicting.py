@@ -33,6 +33,17 @@ def test_records_longer_than_the_norm_are_shortened_and_those_of_that_norm_are_n
     assert (shortened == (lengths > 1.0)).all()
 
 
+@pytest.mark.parametrize(("loss", "certain"), [("logistic", True), ("huber_hinge", False)])
+def test_only_scores_that_are_probabilities_say_how_sure_a_model_is(loss, certain):
+    """A hinge's scores are no probabilities: counted as such, they would be a calibration of nothing."""
+    schema = StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": 2}})
+    learner = CONFIGURATION["learner"] | {"loss": loss}
+    publication = build(schema, PublicationConfiguration.model_validate(CONFIGURATION | {"learner": learner}))
+    own = FeatureMap(description=None, input_features=3, steps=())
+    predicted = predictions(publication.model_description(), np.ones((1, 4)), own, np.ones((5, 3), dtype=np.float32))
+    assert (predicted.confidences is not None) == certain
+
+
 def test_a_row_that_is_not_finite_is_not_shortened():
     x = np.array([[np.nan, 1.0], [np.inf, 0.0], [3.0, 4.0]])
     assert are_longer(x, 4.9).tolist() == [False, False, True]

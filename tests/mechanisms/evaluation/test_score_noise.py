@@ -161,3 +161,23 @@ def test_noise_moves_the_score_of_a_record_of_zeros_by_its_intercept(scale):
     effect = score_noise(described, law, 100, np.zeros((1, 4)), np.zeros((1, 3)))
     length = 2.0 * (np.sqrt(0.5) if scale is None else scale)  # of the record's row, by its norm bound
     assert effect.high[0, 0] - effect.low[0, 0] == pytest.approx(2 * length * reach(law, 100, 0.05))
+
+
+def test_a_tilted_objective_has_the_noise_of_its_output_too():
+    _, law = stated(Currency.PURE, 0.3, 4)
+    output = law | {"sensitivity": 0.01, "scale": 2.0}
+    tilted = law | {"added_to": "objective", "regularization": 0.1, "output": output}
+    tilt = 0.3 * stats.gamma(4).isf(0.025) / (100 * 0.1)
+    assert reach(tilted, 100, 0.05) == pytest.approx(tilt + 0.01 + reach(output, 100, 0.025))
+
+
+def test_a_probability_is_between_what_all_other_classes_scores_may_have_become():
+    """Each of three differences is held but for a third of the error."""
+    described, (_, law) = description("softmax", classes=4, intercept=False), stated(Currency.ZCDP, 0.5, 12)
+    weights, x = RNG.normal(size=(4, 3)), np.array([[1.0, 0.0, 0.0]])
+    effect = score_noise(described, law, 100, weights, x)
+    moved = np.sqrt(2) * reach(law, 100, 0.05 / 3)
+    for label, score in enumerate(weights[:, 0]):
+        others = np.exp(np.delete(weights[:, 0], label) - score)
+        assert effect.low[0, label] == pytest.approx(1 / (1 + np.exp(moved) * others.sum()), rel=1e-5)
+        assert effect.high[0, label] == pytest.approx(1 / (1 + np.exp(-moved) * others.sum()), rel=1e-5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.learning.records import Records
-from service.mechanisms.lifelong.task_statistics import TaskStatistics, forgotten
+from service.mechanisms.lifelong.task_statistics import DECAY, TaskStatistics, forgotten
 from service.mechanisms.linear import predict
 from service.mechanisms.mechanism import Part
 from service.privacy.noise.additive import Gaussian, SphericalLaplace
@@ -359,3 +359,13 @@ def test_the_scores_of_tasks_fit_what_tells_them_apart(silent, hidden):
     codes = firsts - firsts.mean(axis=0)
     expected = learner.minimiser(sum(tasks), codes, 80, 0.05, np.zeros((2, 4)), rank=hidden)
     np.testing.assert_allclose(released[-2:], expected, rtol=0, atol=1e-9)
+
+
+def test_the_pull_is_by_the_noise_of_all_batches_together():
+    """Its deviation by hand: of the running sums of C⁻¹z, which grow less than those of noise of each batch's own."""
+    mechanism, steps = publication(), 12
+    column = running_sums_column(DECAY)[:steps]
+    lags = np.subtract.outer(np.arange(steps), np.arange(steps))
+    running = np.cumsum(np.linalg.inv(np.where(lags >= 0, column[np.abs(lags)], 0.0)), axis=0)
+    pulls = [mechanism.learner.pull(mechanism.noise_of_batches(), BATCH, batches + 1) for batches in range(steps)]
+    np.testing.assert_allclose(np.divide(pulls, pulls[0]), np.linalg.norm(running, axis=1), rtol=1e-6)

@@ -13,6 +13,7 @@ from service.mechanisms.lifelong.tasks import Tasks
 from service.privacy.accounting.carried_groups import carried
 from service.privacy.accounting.groups import Batching, UnitBound
 from service.privacy.currency import Currency
+from service.privacy.noise.additive import Gaussian
 from service.privacy.noise.correlated import Blt, Toeplitz
 from service.streams.units import contributions
 from tests.mechanisms.lifelong.test_encoder_pass import one_pass, some
@@ -95,6 +96,25 @@ def test_all_records_of_a_unit_move_a_step_of_the_encoder_as_far_as_one(present)
     farthest = max(float(np.linalg.norm(one - other)) for one, other in product(sums, repeat=2))
     assert farthest <= most
     assert (farthest > 0.7 * learnt.clip) == (len(present) == 3)
+
+
+@pytest.mark.parametrize("variant", [{}, {"memory": 2}])
+def test_what_is_learnt_is_of_as_many_records_as_there_are_units(monkeypatch, variant):
+    """Without noise, four records of two units teach what two records do."""
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    settings = {"kind": "lifelong", "ridge": 0.1} | variant
+    x, y = np.array([[0.6, 0.0], [0.0, -0.8]], dtype=np.float32), np.array([1, 0], dtype=np.int32)
+    places = [0, 0, 1, 1]
+    of_units = Records(x=x[places], y=y[places], weights=contributions(np.array(places)), units=2)
+    models = []
+    for size, unit, records in ((4, {"max_records": 2}, of_units), (2, None, Records(x=x, y=y))):
+        (release,) = (
+            made(settings | {"task_size": size}, OUTPUT, unit=unit)
+            .step(size, (), 1, lambda start, end, records=records: records)
+            .releases
+        )
+        models.append(release.parameters)
+    np.testing.assert_allclose(models[0], models[1], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("variant", [{}, {"memory": 2}, {"training": "agem"}, {"heads": "per_task", "memory": 2}])

@@ -83,13 +83,20 @@ def test_where_gradients_are_suddenly_longer_old_iterates_are_forgotten_and_step
     assert max(ratios[1:10]) < 1.5 < 3 < ratios[10]
 
 
-def test_steps_are_longer_while_gradients_agree_with_the_step_before_and_shorter_while_they_do_not(monkeypatch):
-    """Recomputed with SciPy, with no noise: steps go to and fro, then the classes change their places."""
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_steps_are_longer_while_gradients_agree_with_the_step_before_and_shorter_while_they_do_not(
+    monkeypatch, momentum
+):
+    """Recomputed with SciPy, with no noise: steps go to and fro, then the classes change their places.
+
+    With momentum a step has only a part of the noise that the next one takes back.
+    """
     monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
     count, clip, eta = 400, 0.5, 24.0
     rows, y, read = changing_places(count, wrong=0.3)
     settings = {"batch": count, "clip": clip, "learning_rate": eta, "classes": 2}
-    released, _ = run(publication(**settings, privacy={"epsilon": 10, "delta": 1e-6}), 20, read)
+    learner, privacy = {"momentum": momentum}, {"epsilon": 10, "delta": 1e-6}
+    released, _ = run(publication(**settings, learner=learner, privacy=privacy), 20, read)
     noise = released[0].perturbation.noise.expected_norm() / count
     inverse = np.linalg.inv(factor("blt", 100)[0])[:, 0]
     taken_back = -inverse[1:] @ inverse[:-1]
@@ -101,15 +108,16 @@ def test_steps_are_longer_while_gradients_agree_with_the_step_before_and_shorter
         gradients = (special.expit(rows[batch] @ point) - y[batch])[:, None] * rows[batch]
         mean = (gradients * np.minimum(1, clip / np.linalg.norm(gradients, axis=1, keepdims=True))).mean(axis=0)
         if t:
-            agreement = (mean @ before + taken_back * noise**2) / np.linalg.norm(mean) / np.linalg.norm(before)
+            own = (1 - momentum) * taken_back * noise**2
+            agreement = (mean @ before + own) / np.linalg.norm(mean) / np.linalg.norm(before)
             logarithm = np.clip(logarithm + 0.4 * np.clip(agreement, -1, 1), -np.log(5), np.log(5))
         multiples.append(np.exp(logarithm))
-        before = mean
-        w = w - eta * np.sqrt(multiples[-1]) * mean
+        before = momentum * before + (1 - momentum) * mean
+        w = w - eta * np.sqrt(multiples[-1]) * before
         first, least = 4 / (t + 5), 0.3 * min(1, 2 * clip / noise)
         average = average + max(first, min(1, multiples[-1] * max(first, least))) * (w - average)
         np.testing.assert_allclose(np.ravel(release.parameters), average, rtol=0, atol=1e-3)
-    assert min(multiples[:12]) < 0.4 < 0.7 < max(multiples[12:])
+    assert momentum or min(multiples[:12]) < 0.4 < 0.7 < max(multiples[12:])
 
 
 def test_neither_averages_nor_steps_know_more_of_records_than_the_estimate_that_is_released(monkeypatch):
@@ -208,6 +216,13 @@ def test_a_regression_is_learnt_alike_whatever_its_bound(monkeypatch):
         models = run(leader, 4, lambda start, end, y=y: Records(x=x[start:end], y=y[start:end]))[0]
         learnt.append(models[-1].parameters / bound)
     np.testing.assert_allclose(learnt, [learnt[1]] * 3, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("bound", [0.5, 4.0])
+def test_a_ball_without_a_radius_reaches_as_far_in_a_score_whatever_the_norm_bound(bound):
+    stream = {"features": FEATURES, "task": {"kind": "classification", "classes": 2}, "norm_bound": bound}
+    for reach in (None, "logits"):
+        assert publication(stream=stream, reach=reach).learner.constraint.radius == 1e4 / bound
 
 
 def test_publications_keep_the_averages_that_they_began_with():

@@ -10,6 +10,7 @@ from service.mechanisms.online_leader import mechanism as online_leader
 from service.mechanisms.online_leader.online_gradient import OnlineGradient
 from service.privacy.noise.additive import Gaussian
 from service.streams.schema import StreamSchema
+from service.streams.units import contributions
 from tests import chance
 from tests.mechanisms.online_leader.publications import BATCH, factor, publication
 from tests.mechanisms.steps import FEATURES, GAUSSIAN, RHO, data, nothing, reader, run
@@ -135,6 +136,12 @@ def test_auto_makes_as_many_steps_as_noise_allows(features, classes, epsilon, ba
     assert (fit.get("steps", 1), fit["records"]) == (steps, batch // steps)
 
 
+def test_auto_counts_the_slots_of_a_part_that_may_be_fitted():
+    """Where every second slot is set aside, 250 of them are 125 records."""
+    stream = {"features": 8, "task": {"kind": "classification", "classes": 2}}
+    assert (made(stream).steps, made(stream | {"evaluation": {"every": 2}}).steps) == (8, 4)
+
+
 def test_what_begins_now_chooses_by_itself_and_what_began_before_makes_one_step():
     stream = {"features": 8, "task": {"kind": "classification", "classes": 2}}
     configuration = PublicationConfiguration.model_validate(
@@ -163,3 +170,20 @@ def test_a_unit_has_one_contribution_a_step_and_a_part_has_a_record():
     with pytest.raises(Refused, match="ask for fewer steps") as refused:
         made(stream, mechanism={"batch": 3, "steps": 4})
     assert refused.value.path == "mechanism.steps"
+
+
+def test_a_step_is_along_the_mean_of_as_many_units_as_there_are(monkeypatch):
+    """Without noise, four records of two units are two records."""
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    mechanism = publication(learning_rate=1.0, clip=0.5)
+    x, y = (each[:4] for each in data())
+    places = [0, 0, 1, 1]
+    shares = contributions(np.array(places))
+    of_units = Records(x=x[places], y=y[places], weights=shares, units=2)
+    noise, start = mechanism.first_noise(), mechanism.learner.start(mechanism.origin)
+    models = [
+        mechanism.learner.advance(start, records, n, mechanism.origin, noise, 0)[-1]
+        for records, n in ((of_units, 4), (Records(x=x[:2], y=y[:2]), 2))
+    ]
+    assert np.linalg.norm(models[1]) > 0.1
+    np.testing.assert_allclose(models[0], models[1], rtol=0, atol=1e-9)

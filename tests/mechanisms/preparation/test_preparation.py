@@ -1,6 +1,8 @@
 """Preparation: which cells a record is in, which scales follow, and that no record moves the counts further."""
 
 import math
+from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -20,6 +22,7 @@ from service.mechanisms.timing import BYTES_OF_BLOCKS, fit_cost
 from service.privacy.noise.samplers import discrete_gaussian
 from service.streams.feature_maps import steps_of
 from service.streams.schema import StreamSchema
+from service.streams.units import contributions
 from tests.mechanisms import contract
 
 TWO = {"features": 3, "task": {"kind": "classification", "classes": 2}}
@@ -143,6 +146,33 @@ def test_the_map_follows_from_what_is_released_alone(rule):
         described = release.model["feature_map"]
         released = (described["center"], described["factor"], described["limit"])
         assert released == (expected[0].tolist(), expected[1].tolist(), expected[2])
+
+
+@pytest.mark.parametrize("rule", [1, 2])
+def test_the_map_of_units_is_of_as_many_as_there_are(rule):
+    mechanism = replace(prepared(8, rule=rule, unit={"max_records": 2}), capacity=Fraction(10**6))  # without noise
+    units = np.repeat(np.arange(4), 2)
+    records = Records(
+        x=np.random.default_rng(6).normal(size=(8, 3)).astype(np.float32),
+        y=np.zeros(8),
+        weights=contributions(units),
+        units=4,
+        firsts=np.arange(8) % 2 == 0,
+    )
+    (release,) = mechanism.step(8, (), 1, lambda start, end: records).releases
+    expected = full_scales(release.parameters, 4, mechanism.noise().deviation()).center
+    if rule == 1:
+        expected, _ = scales(release.parameters, 4)
+    assert release.model["feature_map"]["center"] == expected.tolist()
+
+
+def test_rule_2_fills_the_norm_with_what_is_left_of_outliers():
+    """A tenth of the numbers are far out, where they are clipped: they take no more of the norm than that."""
+    drawn = np.random.default_rng(8).normal(size=(2000, 2))
+    drawn[::10] *= 1e4
+    scaling = full_scales(counts_of(drawn), 2000, 0.0)
+    mapped = np.clip((drawn - scaling.center) * scaling.factor, -scaling.limit, scaling.limit)
+    assert np.sqrt((mapped**2).sum(axis=1).mean() / 2) == pytest.approx(1.2, rel=0.2)
 
 
 def test_a_preparation_that_begins_now_has_rule_2_and_those_from_before_keep_rule_1():

@@ -75,6 +75,13 @@ def test_it_keeps_its_promise_and_ends_with_its_release(delta):
     assert mechanism.step(64, (), 1, contract.reader(schema)[0]).finishes
 
 
+def test_both_of_two_neighbours_may_be_off_by_what_rounding_does():
+    """The records are so many that it is more than the least that is reckoned with."""
+    n = 10**8
+    off = 2 * 2.0**-53 * n * (1024 + n / 1024 + 16)
+    assert prepared(n).event().sensitivity == pytest.approx(math.sqrt(2) + 2 * off, rel=1e-5)
+
+
 def correlated(records, seed=1):
     drawn = np.random.default_rng(seed).normal(size=(records, 3))
     return drawn @ np.array([[1.0, 0.9, 0.0], [0.0, 0.3, 0.0], [0.0, 0.0, 0.2]])
@@ -89,6 +96,13 @@ def test_what_it_maps_is_alike_in_size_and_uncorrelated_and_fills_the_norm():
     assert np.linalg.cond(second) < 3
     assert np.trace(second) == pytest.approx(3 * 1.2**2, rel=0.2)
     assert release.model["norm_bound"] == math.sqrt(3)
+
+
+def test_where_slots_are_set_aside_the_norm_is_filled_by_those_that_are_read():
+    """Where every second slot is, 2,000 of them are 1,000 records."""
+    noisy = prepared(1000).measured(prepared(1000).pieces(reading(correlated(1000))))
+    halved = prepared(2000, evaluation={"every": 2}).matrix(noisy)
+    np.testing.assert_allclose(halved, prepared(1000).matrix(noisy), rtol=1e-9)
 
 
 def test_noise_alone_shows_no_direction():

@@ -40,6 +40,13 @@ def test_candidates_are_models_of_the_newest_of_the_same_estimates(privacy):
     assert listed == [{"blocks": 3, "ridge": None}, {"blocks": 1, "ridge": None}, {"blocks": 2, "ridge": 0.3}]
 
 
+def test_a_candidate_has_a_pull_of_its_own_whatever_the_window_s_is():
+    mechanism = {"kind": "window_statistics", "block": BLOCK, "blocks": BLOCKS, "ridge": 5.0, "candidates": CANDIDATES}
+    fit = publish(mechanism, GAUSSIAN, 3, {}).plan()["fits"][0]
+    assert fit["ridge"] == 5.0
+    assert fit["candidates"] == publication().plan()["fits"][0]["candidates"]
+
+
 def test_no_candidate_depends_on_records_but_through_the_estimates(monkeypatch):
     """Other records, the same noisy sums: the same candidates, so that they cost nothing more than the sums."""
     given = np.random.default_rng(3).normal(size=publication().learner.entries)

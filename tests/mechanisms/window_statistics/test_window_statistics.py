@@ -69,6 +69,28 @@ def test_without_noise_it_is_the_window_s_own_model_and_the_past_is_gone(monkeyp
     np.testing.assert_allclose(release.parameters, exact, rtol=0, atol=1e-9)
 
 
+def test_a_window_that_is_not_full_has_the_slots_of_the_blocks_that_there_are(monkeypatch):
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    mechanism, read = publication(ridge=0.05), reader()
+    learner, origin = mechanism.learner, np.zeros(mechanism.learner.shape)
+    for blocks, release in enumerate(run(mechanism, BLOCKS, read)[0], start=1):
+        sums = learner.statistics(read(0, blocks * BLOCK), blocks * BLOCK)
+        exact = learner.solve(sums, blocks * BLOCK, 0.05, origin)
+        np.testing.assert_allclose(release.parameters, exact, rtol=0, atol=1e-9)
+
+
+def test_the_pull_is_by_the_noise_of_the_blocks_that_there_are():
+    """The deviation of a window's noise by hand: of the running sums of C⁻¹z, less those before the window."""
+    mechanism, steps = publication(), 12
+    column = running_sums_column(1 - 1 / BLOCKS)[:steps]
+    lags = np.subtract.outer(np.arange(steps), np.arange(steps))
+    running = np.cumsum(np.linalg.inv(np.where(lags >= 0, column[np.abs(lags)], 0.0)), axis=0)
+    windows = running - np.vstack((np.zeros((BLOCKS, steps)), running[:-BLOCKS]))
+    pulls = [mechanism.learner.pull(mechanism.first_noise(), BLOCK, step) for step in range(steps)]
+    np.testing.assert_allclose(np.divide(pulls, pulls[0]), np.linalg.norm(windows, axis=1), rtol=1e-6)
+    assert pulls[BLOCKS] > 1.1 * pulls[0]
+
+
 def test_a_window_of_units_has_as_many_slots_as_its_blocks_have_units():
     mechanism, read = publication(ridge=0.05), reader()
     learner, (release,) = mechanism.learner, run(mechanism, 1, read)[0]
