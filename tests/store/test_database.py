@@ -103,10 +103,10 @@ def test_a_transaction_ends_within_its_time_also_in_the_middle_of_a_pipeline(dat
 def test_who_hangs_after_a_pipeline_keeps_no_lock(world, database):
     """The server ends its transaction, as any that is left idle."""
     other = Database(world.settings.database_url)
-    at_once = select(func.set_config("idle_in_transaction_session_timeout", "1", True))
+    soon = select(func.set_config("idle_in_transaction_session_timeout", "500ms", True))  # after all that is sent
     with pytest.raises(DatabaseUnavailable), database.transaction() as connection:
         slow = (select(func.pg_backend_pid().label("pid"), func.pg_sleep(0.05)), {})
-        _, ((pid, _),) = read_together(connection, (at_once, {}), slow)
+        _, ((pid, _),) = read_together(connection, (soon, {}), slow)
 
         def is_there() -> bool:
             with other.transaction() as beside:
