@@ -1,4 +1,4 @@
-"""A worker confirms what nobody has at every later look too, and all that it was asked for before it ends."""
+"""A worker confirms at every later look, and confirms all that it was asked for before it ends."""
 # ruff: noqa: F811 - a fixture is another file's
 
 import errno
@@ -55,7 +55,7 @@ def test_what_changes_between_full_looks_is_confirmed_at_the_second_look_that_fi
         audit.confirm()
     crash_before_the_mark(bench, monkeypatch)
     audit.confirm()
-    assert visible(bench)[0] is None, "whoever published may be at it"
+    assert visible(bench)[0] is None, "the process that published it may still confirm it"
     audit.confirm()
     assert visible(bench)[0] == 5
 

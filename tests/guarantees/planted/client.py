@@ -319,7 +319,7 @@ def a_client_that_waits_for_less_than_it_asks_for() -> None:
 
 @bug("tests/client/test_clocks.py::test_a_batch_that_was_skipped_is_sent_by_no_later_call")
 def a_batch_that_was_skipped_and_is_sent_by_a_later_call() -> None:
-    """It is stored twice: somebody had looked, and said that the service has it."""
+    """The batch is stored twice, though its sender had said that the service has it."""
     from perennial import appending
 
     rewrite(appending._post_once, ("(confirmed or not entry)", "confirmed"))

@@ -159,7 +159,7 @@ def the_first_stream_alone_whose_readers_are_woken() -> None:
 
 @bug(f"{_LOOKS}::test_a_locked_stream_is_shown_after_those_that_are_free")
 def a_locked_stream_that_is_not_shown() -> None:
-    """Its releases stay unseen where other streams were confirmed with it while somebody published."""
+    """If another process held its lock while several streams were confirmed, its releases stay unseen."""
     from service.publishing.confirmation import Confirmer
 
     rewrite(Confirmer._show, ("if each.stream.id not in shown_already:", "if not shown_already:"))
