@@ -247,7 +247,7 @@ def plan(
     answer = {
         "measured": measured(stored_schema, configuration),
         "timing": timing(size, configuration.delay, in_blocks=mechanism.reads_blocks(size.records)),
-        "notes": notes(planned, configuration, stored_schema),
+        "notes": notes(planned, configuration, stored_schema, held),
     }
     print(json.dumps(planned | answer, indent=2))
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.learners.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
+from service.privacy.accounting.budget import cap
 from service.privacy.accounting.events import NoisyCounts
 from service.streams.feature_maps import StandardizeMap
 from service.streams.schema import Classification
@@ -25,17 +26,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from service.mechanisms.configuration import PublicationConfiguration
+    from service.privacy.accounting.budget import Budget
     from service.streams.schema import StreamSchema
 
+PURE_IN_RHO = (
+    "Pure noise hardly fits a budget that is held in rho, where its epsilon counts as epsilon·tanh(epsilon/2), or "
+    "epsilon²/2 for units: a privacy.delta above 0 makes it Gaussian."
+)
 DROWNED_BATCHES = 1000.0  # where records add up for ever: so many batches of them weigh less than the noise of one
 
 
-def notes(plan: Mapping[str, Any], configuration: PublicationConfiguration, stream: StreamSchema) -> list[str]:
-    """Return what to know about a plan before a publication is made of it, in plain sentences."""
+def notes(
+    plan: Mapping[str, Any], configuration: PublicationConfiguration, stream: StreamSchema, budget: Budget
+) -> list[str]:
+    """Return what to know about a plan before a publication is made of it, in sentences. budget: of the stream."""
     classes = stream.task.classes if isinstance(stream.task, Classification) else 1
     of_noise = _of_noise(plan, _hopeless_from(configuration), classes)
     of_ranges = _of_ranges(stream) if configuration.features is None else []
-    return [*_of_features(configuration), *of_ranges, *_of_delta(plan, configuration), *of_noise]
+    of_privacy = [*_of_budget(configuration, stream, budget), *_of_delta(plan, configuration)]
+    return [*_of_features(configuration), *of_ranges, *of_privacy, *of_noise]
 
 
 def _of_ranges(stream: StreamSchema) -> list[str]:
@@ -65,6 +74,18 @@ def _of_features(configuration: PublicationConfiguration) -> list[str]:
         "norm of a record is then that of the released map. Both charge the records that both read."
     )
     return [sentence]
+
+
+def _of_budget(configuration: PublicationConfiguration, stream: StreamSchema, budget: Budget) -> list[str]:
+    """Say so where the stream could not hold such a publication even if there were no other."""
+    privacy = configuration.privacy
+    cost = cap(budget.accounting, privacy.epsilon, privacy.delta, units=stream.unit is not None)
+    if cost.within(budget.limit):
+        return []
+    whole, more = (f"epsilon {float(each.epsilon):g} and delta {float(each.delta):g}" for each in (budget, privacy))
+    reason = f"This can't start on the stream: its whole budget is {whole}, which can't hold {more}."
+    advice = "Ask for less, or make a stream with a larger budget."
+    return [f"{reason} {PURE_IN_RHO if budget.in_rho and not privacy.delta else advice}"]
 
 
 def _of_delta(plan: Mapping[str, Any], configuration: PublicationConfiguration) -> list[str]:

@@ -1,17 +1,22 @@
 """Every plan can be noted upon: none lacks what its notes are made of."""
 
+from decimal import Decimal
+
 import pytest
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.notes import noise_ratio, notes
+from service.privacy.accounting.budget import Accounting, Budget
 from service.streams.schema import StreamSchema
 from tests.mechanisms import documents
 
+LARGE = Budget(epsilon=Decimal(1000), delta=Decimal("0.5"))
 
-def sentences(stream: dict, configuration: PublicationConfiguration) -> list[str]:
+
+def sentences(stream: dict, configuration: PublicationConfiguration, budget: Budget = LARGE) -> list[str]:
     schema = StreamSchema.model_validate(stream)
-    return notes(build(schema, configuration).plan(), configuration, schema)
+    return notes(build(schema, configuration).plan(), configuration, schema, budget)
 
 
 @pytest.mark.more
@@ -73,3 +78,27 @@ def test_features_that_another_publication_makes_are_paid_for_twice_and_that_is_
     )
     (note,) = (each for each in sentences(STREAM, configuration) if each.startswith("Its features come from maps"))
     assert note.endswith("Both charge the records that both read.")
+
+
+@pytest.mark.parametrize(
+    ("accounting", "epsilon", "delta", "fits"),
+    [
+        ("basic", 1, 0, True),
+        ("basic", 1, 1e-6, True),
+        ("basic", 1.01, 0, False),
+        ("basic", 0.5, 2e-6, False),
+        ("zcdp", 0.99, 1e-6, True),
+        ("zcdp", 1.01, 1e-6, False),
+        ("zcdp", 1, 0, False),
+    ],
+)
+def test_who_asks_for_more_than_the_whole_budget_reads_it_in_the_plan(accounting, epsilon, delta, fits):
+    body = {"mechanism": {"kind": "independent_batches", "batch": 64}, "privacy": {"epsilon": epsilon, "delta": delta}}
+    configuration = PublicationConfiguration.model_validate(BODY | body)
+    budget = Budget(epsilon=Decimal(1), delta=Decimal("1e-6"), accounting=Accounting(accounting))
+    warnings = [each for each in sentences(STREAM, configuration, budget) if each.startswith("This can't start")]
+    if fits:
+        assert warnings == []
+        return
+    advice = "Ask for less" if delta or accounting == "basic" else "Pure noise hardly fits"
+    assert f"can't hold epsilon {epsilon:g} and delta {delta:g}. {advice}" in warnings[0]

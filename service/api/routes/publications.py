@@ -22,7 +22,7 @@ from service.mechanisms.evaluation.recent import recent
 from service.mechanisms.evaluation.told import all_figures
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
-from service.mechanisms.notes import notes
+from service.mechanisms.notes import PURE_IN_RHO, notes
 from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.timing import largest_cost, timing
 from service.mechanisms.transfer import begun_at, named_origin
@@ -100,8 +100,9 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
 
     `measured` tells how accurate such models were on streams that drift; null where records come without classes.
     `timing` tells when releases appear, how many seconds and bytes of memory a fit of the size in `fits` may take at
-    first, and warns where fits may take too long for their tick. `notes` are sentences: what it means that delta was
-    left out, how `norm_bound` fits public ranges, and how noise compares with the most that records can do.
+    first, and warns where fits may take too long for their tick. `notes` are sentences: whether the stream's whole
+    budget is too small, what it means that delta was left out, how `norm_bound` fits public ranges, and how noise
+    compares with the most that records can do.
     """
 
     def look(connection: Connection) -> dict[str, Any]:
@@ -115,7 +116,7 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
         queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
         size = mechanism.obligations().fit
         tick = timing(size, request.delay, queued, in_blocks=mechanism.reads_blocks(size.records))
-        sentences = notes(planned, configuration, stream.parsed_schema)
+        sentences = notes(planned, configuration, stream.parsed_schema, stream.budget)
         return planned | {"measured": accuracies, "timing": tick, "notes": sentences}
 
     return await shared.run(look)
@@ -297,12 +298,7 @@ def _in_rho(amounts: dict[str, dict[str, float]], privacy: Privacy) -> str:
         f"rho {reserved['rho']:.6g} is reserved of {budget['rho']:.6g}; this asks for {cost['rho']:.6g}, and "
         f"{left['rho']:.6g} is left, which is epsilon {left['epsilon']:.6g} at delta {left['delta']:g}."
     )
-    if privacy.delta:
-        return parts
-    return (
-        f"{parts} Pure noise hardly fits a budget that is held in rho, where its epsilon counts as "
-        "epsilon·tanh(epsilon/2), or epsilon²/2 for units: a privacy.delta above 0 makes it Gaussian."
-    )
+    return parts if privacy.delta else f"{parts} {PURE_IN_RHO}"
 
 
 def _infos(connection: Connection, key: Key, rows: list[publications.Publication]) -> list[PublicationInfo]:

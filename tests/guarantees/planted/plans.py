@@ -71,3 +71,11 @@ def a_histogram_that_is_nearer_than_its_noise_lets_it_be() -> None:
     from service.learners import small_database
 
     rewrite(small_database.error_bound, (' + scale * math.log(description["candidates"] / FAILURE)', ""))
+
+
+@bug("tests/mechanisms/test_notes.py::test_who_asks_for_more_than_the_whole_budget_reads_it_in_the_plan")
+def a_plan_that_compares_losses_where_a_budget_is_held_in_rho() -> None:
+    """It says that pure noise fits, and the publication is refused."""
+    from service.mechanisms import notes
+
+    rewrite(notes._of_budget, ("cap(budget.accounting,", 'cap("basic",'))
