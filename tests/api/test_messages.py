@@ -125,6 +125,29 @@ def test_fields_are_named_as_they_are_written(service: Service, path, change, fi
     assert field in {error["field"] for error in problem["errors"]}
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "field", "reason"),
+    [
+        (0, 9, "query.end", "must be at most 3, the number of records numbered so far"),
+        (2, 2, "query.start", "must be less than end"),
+    ],
+)
+def test_a_range_that_can_not_be_erased_is_explained(service: Service, start, end, field, reason):
+    stream = service.stream()
+    service.post(stream, [[0.0, 0.0]] * 3, [0, 1, 0])
+    answer = service.client().delete(f"/v1/streams/{stream}/records", params={"start": start, "end": end})
+    problem = refused(answer, 422, "invalid-request")
+    assert problem["errors"] == [{"field": field, "reason": reason}]
+    assert problem["detail"] == "Give start < end within the records numbered so far, [0, 3)."
+
+
+def test_a_long_idempotency_key_is_explained(service: Service):
+    path, key = f"/v1/streams/{service.stream()}/records", SECRET * 20
+    answer = service.client().post(path, json={"x": [[0, 0]], "y": [0]}, headers={"Idempotency-Key": key})
+    errors = refused(answer, 422, "invalid-request")["errors"]
+    assert errors == [{"field": "header.idempotency-key", "reason": "must have 1 to 255 characters"}]
+
+
 def test_of_many_mistakes_a_hundred_are_explained(service: Service):
     body = {f"batch-{number}": 1 for number in range(5000)}
     problem = refused(service.client().post("/v1/plan", json=body), 422, "invalid-request")

@@ -208,6 +208,8 @@ def test_whoever_is_no_admin_may_ask_nothing_of_a_unit(service: Service, people:
 def test_an_address_that_names_no_unit_is_refused(service: Service, people: str, wrong):
     answer = service.client().get(f"/v1/streams/{people}/units/{wrong}")
     assert answer.status_code in (404, 422)
+    if answer.status_code == 422:
+        assert [error["field"] for error in answer.json()["errors"]] == ["path.unit"]
     assert service.client().get(f"/v1/streams/{service.stream()}/units/a").status_code == 404
 
 

@@ -8,7 +8,7 @@ from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
 from service.api.http.flight import Body
-from service.api.http.problems import Problem, field_name, media_type, unread_coding, unread_format
+from service.api.http.problems import Problem, field_name, invalid, media_type, unread_coding, unread_format
 from service.inputs import strict_json
 from service.streams.batches import InvalidRecords, packed
 
@@ -32,12 +32,7 @@ class ConfigurationRequest(Request):
         try:
             return strict_json.read(await self.body())
         except strict_json.Misread as misread:
-            field = field_name(tuple(misread.place)) or "body"
-            raise Problem(
-                "invalid-request",
-                f"{field}: {misread.reason}",
-                errors=[{"field": field, "reason": misread.reason}],
-            ) from None
+            raise invalid(field_name(tuple(misread.place)) or "body", misread.reason) from None
 
 
 def require_json(request: Request) -> None:

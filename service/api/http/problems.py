@@ -117,6 +117,11 @@ class Problem(Exception):
         return Response(orjson.dumps(body | self.members), status, self.headers, media_type=MEDIA_TYPE)
 
 
+def invalid(field: str, reason: str, detail: str | None = None) -> Problem:
+    """Return what is wrong with one field of a request. detail: by default the field, and the reason."""
+    return Problem("invalid-request", detail or f"{field}: {reason}", errors=[{"field": field, "reason": reason}])
+
+
 def media_type(request: Request) -> str:
     """Return the media type of the body. A body without a type counts as JSON."""
     return request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()

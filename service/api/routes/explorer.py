@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 
 from service.api.auth.scopes import KeyFirst, Reader
-from service.api.http.problems import Problem, documented, media_type, unread_format
+from service.api.http.problems import Problem, documented, invalid, media_type, unread_format
 from service.api.schemas import Before, Id, Items, Limit, Timestamp
 from service.api.services import Services, Shared
 from service.explorer import datasets
@@ -201,8 +201,7 @@ async def explore(request: Comparison, key: Reader, shared: Shared, response: Re
         await run_in_threadpool(check, shape)
         made = await shared.run(add)
     except Refused as refused:
-        errors = [{"field": refused.path, "reason": refused.message}]
-        raise Problem("invalid-request", str(refused), errors=errors) from None
+        raise invalid(refused.path, refused.message, str(refused)) from None
     except TooMany:
         raise Problem("too-many-kept", "Too many comparisons wait; cancel one, or ask again later.") from None
     response.headers["Location"] = f"/v1/explorer/explorations/{made.id}"

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from service.api.auth.scopes import KeyFirst, Labeller
 from service.api.auth.visibility import publication_or_404
-from service.api.http.problems import Problem, documented
+from service.api.http.problems import Problem, documented, invalid
 from service.api.long_polls import wait_seconds
 from service.api.routes.releases import whole
 from service.api.schemas import Timestamp, as_json
@@ -185,7 +185,7 @@ def _label(given: int | str, names: Names) -> int:
         return given
     if given not in names.class_numbers:
         reason = wrong_class(names) if names.classes else "must be a whole number, without quotes"
-        raise Problem("invalid-request", f"label: {reason}", errors=[{"field": "label", "reason": reason}])
+        raise invalid("label", reason)
     return names.class_numbers[given]
 
 

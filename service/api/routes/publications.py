@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from service.api.auth.scopes import Admin, KeyFirst, Reader
 from service.api.auth.visibility import publication_or_404, stream_or_404
-from service.api.http.problems import Problem, documented
+from service.api.http.problems import Problem, documented, invalid
 from service.api.schemas import Before, Items, Limit, Name, Timestamp, is_name
 from service.api.services import Shared
 from service.learners.linear import ReleasedModel
@@ -141,11 +141,8 @@ async def make_publication(
         start = stream.records if request.start is None else request.start
         mechanism = _build(connection, stream, configuration, start)
         if start < stream.records and start < (first_stored := segments.kept_from(connection, stream.id)):
-            raise Problem(
-                "invalid-request",
-                f"Records before {first_stored} are no longer kept; start there or later.",
-                errors=[{"field": "start", "reason": f"must be at least {first_stored}"}],
-            )
+            gone = f"Records before {first_stored} are no longer kept; start there or later."
+            raise invalid("start", f"must be at least {first_stored}", gone)
         new = NewPublication(
             name=request.name,
             start=start,
@@ -262,7 +259,7 @@ def _source(connection: Connection, stream: streams.Stream, request: PlanRequest
 
 
 def _refuse(path: str, reason: str) -> NoReturn:
-    raise Problem("invalid-request", f"{path}: {reason}", errors=[{"field": path, "reason": reason}])
+    raise invalid(path, reason)
 
 
 def _over_budget(stream: streams.Stream, privacy: Privacy, worst: Range) -> Problem:

@@ -19,7 +19,7 @@ from service.api.http.bodies import Large, refusal, too_large
 from service.api.http.flight import Body
 from service.api.http.large_bodies import Batch, ReaderDied
 from service.api.http.large_process import Task
-from service.api.http.problems import Problem, documented, media_type, unread_format
+from service.api.http.problems import Problem, documented, invalid, media_type, unread_format
 from service.api.schemas import IN_DIGITS, UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, as_json, is_entry
 from service.api.services import Services, Shared, services
 from service.log import BacklogFull, IdempotencyConflict, LogClosed, LogUnavailable
@@ -253,10 +253,13 @@ async def erase_records(
         try:
             erasing.erase(connection, stream_or_404(connection, admin, stream).id, start, end)
         except NotNumbered as refused:
-            within = f"[0, {refused.records})"
-            raise Problem(
-                "invalid-request", f"Give start < end within the records numbered so far, {within}."
-            ) from None
+            field, reason = (
+                ("end", f"must be at most {refused.records}, the number of records numbered so far")
+                if end > refused.records
+                else ("start", "must be less than end")
+            )
+            within = f"Give start < end within the records numbered so far, [0, {refused.records})."
+            raise invalid(f"query.{field}", reason, within) from None
         return Range(start=start, end=end)
 
     return await shared.run(erase)
@@ -265,7 +268,8 @@ async def erase_records(
 def _idempotency_key(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
     if key is not None and not 1 <= len(key) <= LONGEST_IDEMPOTENCY_KEY:
-        raise Problem("invalid-request", f"An Idempotency-Key has 1 to {LONGEST_IDEMPOTENCY_KEY} characters.")
+        length = f"1 to {LONGEST_IDEMPOTENCY_KEY} characters"
+        raise invalid("header.idempotency-key", f"must have {length}", f"An Idempotency-Key has {length}.")
     return key
 
 

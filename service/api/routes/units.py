@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from service.api.auth.scopes import Admin, KeyFirst
 from service.api.auth.visibility import stream_or_404
-from service.api.http.problems import Problem, documented
+from service.api.http.problems import Problem, documented, invalid
 from service.api.schemas import Loss
 from service.api.services import Services, Shared
 from service.ledger import spending
@@ -98,7 +98,7 @@ async def _known(stream: str, request: Request, admin: keys.Key, shared: Service
     try:
         name = pseudonym(secret, _id(request))
     except InvalidUnit as wrong:
-        raise Problem("invalid-request", f"The id in the address {wrong}.") from None
+        raise invalid("path.unit", str(wrong), f"The id in the address {wrong}.") from None
     request.scope["perennial.unit"] = name.hex()
     return row, name
 
