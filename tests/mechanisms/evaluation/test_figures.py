@@ -64,6 +64,8 @@ def test_publications_are_compared_by_their_pair_where_it_was_counted_and_else_b
         assert compared.better(1, 0).estimate == pytest.approx(0.04)
         assert compared.better(0, 1).estimate == pytest.approx(-0.04)
         widths.append(compared.better(1, 0).population.high - compared.better(1, 0).population.low)
+    loose = compared.counted.difference(84.0, 80.0, 4).population
+    assert widths[0] < 0.7 * (loose.high - loose.low), "both are right about most, and differ about few of these"
     assert widths[1] < 0.7 * widths[0], "a pair says more than two tables"
 
 

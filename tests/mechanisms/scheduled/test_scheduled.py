@@ -354,6 +354,7 @@ def test_a_plan_of_a_regression_states_first_fits_only_and_says_so():
     )
     assert "at_least" not in base
     assert update["sensitivity"] is update["noise"]["scale"] is update["noise"]["expected_norm"] is None
+    assert update["noise"].keys() == base["noise"].keys()
     assert update["charge"] > 0
     later = [release for release in run(scheduled, 300, numbers) if release.parent]
     assert all(
