@@ -139,6 +139,9 @@ def test_of_many_names_the_first_ones_are_listed():
     many = {"features": 30, "columns": names}
     (_, reason), *_ = reasons("application/x-ndjson", [{"x": {SECRET: 1}, "y": 0}], **many)
     assert reason.endswith(f'"c{MOST_LISTED - 1}" and {30 - MOST_LISTED} more')
+    few = {"features": 2, "columns": names[:2]}
+    (_, reason), *_ = reasons("application/x-ndjson", [{"x": {SECRET: 1}, "y": 0}], **few)
+    assert reason.endswith('"c0", "c1"')
 
 
 @pytest.mark.parametrize(
