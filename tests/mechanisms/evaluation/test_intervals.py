@@ -179,7 +179,7 @@ def test_a_ratio_is_held_by_at_least_94_in_100_intervals(noise, share):
 
 def test_a_ratio_of_what_may_not_be_there_is_anything():
     noise = CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1)
-    for part, rest in ((0.0, 0.0), (-5.0, 2.0), (3.0, 1.0)):
+    for part, rest in ((0.0, 0.0), (-5.0, 2.0), (3.0, 1.0), (2.4, 21.6)):  # the last is there, and hardly more
         figure = Counted(noise=noise, slots=SLOTS).ratio(part, rest, 1, 1)
         assert figure == Figure(estimate=0.5, block=Interval(0.0, 1.0), population=Interval(0.0, 1.0))
 
