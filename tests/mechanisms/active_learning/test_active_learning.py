@@ -131,10 +131,11 @@ def test_a_batch_is_updated_when_it_is_full(monkeypatch):
 
 
 def test_a_batch_that_never_fills_is_closed_at_a_public_slot(monkeypatch):
-    """Or nobody could say which records are still needed."""
-    monkeypatch.setattr(active_learning, "PATIENCE", 0.25)
+    """Or nobody could say which records are still needed. It is the same slot for ever: publications run."""
     far = {"loss": "huber_hinge", "origin": [[1.0, 0, 0, 0, 0]], "regularization": 0.0}
     settings = {"threshold": 1e-6, "epsilon_selection": 3, "learning_rate": 1e-6, **BATCH}
+    assert publication({"epsilon": 60}, learner=far, **settings).schedule.next_time(0) == 6748  # 64·5·(1 + e³)
+    monkeypatch.setattr(active_learning, "PATIENCE", 0.25)
     mechanism = publication({"epsilon": 60}, learner=far, **settings)
     longest = mechanism.schedule.next_time(0)
     assert longest == pytest.approx(0.25 * 5 * (1 + np.exp(3)), abs=1)
