@@ -72,3 +72,11 @@ def test_no_point_of_the_set_is_lower_along_a_slope_than_the_lowest(name):
         far = constraint.project(ORIGIN - 1e9 * slope, ORIGIN)  # nearly there
         assert np.vdot(slope, far) == pytest.approx(np.vdot(slope, lowest), rel=1e-5)
     assert inside(name, constraint.lowest(np.zeros_like(ORIGIN), ORIGIN))
+
+
+@pytest.mark.parametrize("radius", [1e-6, 1.0, 1e6])
+def test_what_is_out_by_no_more_than_rounding_is_in_the_set(radius):
+    constraint, origin = ConstraintSet(name="box", radius=radius), np.zeros(3)
+    edge = np.array([radius, 0.0, 0.0])
+    assert constraint.holds(edge * (1 + 1e-10), origin)
+    assert not constraint.holds(edge * (1 + 1e-8), origin)

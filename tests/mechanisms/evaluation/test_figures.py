@@ -313,6 +313,18 @@ def test_r_squared_may_be_missed_as_often_as_its_three_sums_together():
     off, shifted, square = (third.mean(each, UNIT, 0.0).block for each in counts[1:])
     mean = shifted.scaled(2.0, -1.0)
     assert figure.block.low == pytest.approx(1 - 4 * off.high / (square.low - max(mean.low**2, mean.high**2)))
+    assert figure.estimate == pytest.approx(1 - 4 * 0.02 / (0.4 - 0.1**2))
+
+
+def test_how_much_errors_vary_is_taken_from_their_squares_and_rounded_up_by_the_noise():
+    layout, counts = ErrorSums(bound=1.0, publications=1), np.array([0.3, 0.1]) * 500 * UNIT
+    counted = Counted(noise=CountNoise(currency=Currency.ZCDP, scale=2.0 * UNIT, dimension=1), slots=500)
+    off = 2 * counted.noise.deviation() / (500 * UNIT)
+    expected = counted.mean(counts[0], UNIT, 0.1 + off - (0.3 - off) ** 2).scaled(2.0)
+    figure = ErrorFigures(layout=layout, counts=counts, counted=counted).absolute_error(0)
+    assert (figure.population.low, figure.population.high) == pytest.approx(
+        (expected.population.low, expected.population.high)
+    )
 
 
 def test_how_much_errors_vary_is_bounded_by_the_noise_of_all_blocks_together():
