@@ -22,7 +22,7 @@ def test_no_point_of_the_set_nearby_is_better_than_the_oracles_and_that_is_not_f
     constraint = one.constraint
     for radius in (0.0, 1e-3, 0.1, 0.5, 10.0):
         for _ in range(40):
-            weights = constraint.project(ORIGIN + 3 * rng.normal(size=SHAPE) * rng.uniform(), ORIGIN)
+            weights = constraint.project(ORIGIN + 3 * rng.normal(size=SHAPE) * rng.uniform() ** 4, ORIGIN)
             gradient = rng.normal(size=SHAPE) * 10.0 ** rng.integers(-2, 2)  # longer and shorter than what is left over
             best = one.oracle(weights, radius, gradient)
             assert constraint.holds(best, ORIGIN)
