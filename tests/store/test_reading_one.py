@@ -146,6 +146,16 @@ def test_figures_are_of_evaluations_that_run_and_confirmed(connection: Connectio
     assert evaluations.of_running(connection, limit=1) == []
 
 
+def test_figures_are_of_no_evaluation_whose_counts_are_not_confirmed(connection: Connection, each: list[Publication]):
+    late = publications.create(connection, 1, described("late", slots=Slots.EVALUATION))
+    release(connection, late, "model", first=9, noise=NoisyCounts.added_to, model={"of": {"fits": 1}})
+    for confirmed, name in ((5, "counts"), (99, "late")):
+        confirm(connection, 1, confirmed)
+        counted = evaluations.newest_of(connection, 1, "fits", limit=9)
+        assert counted is not None
+        assert counted[0] == name
+
+
 def test_sizes_of_fits_are_those_of_publications_that_run_on_visible_streams(connection: Connection, each: list):
     sizes = [publications.running_fit_sizes(connection, only) for only in (None, frozenset("s"), frozenset("x"))]
     assert [len(each) for each in sizes] == [3, 2, 0]

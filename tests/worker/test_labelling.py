@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import ColumnElement, Table, delete, func, select, update
 
 from service.ledger import charging
 from service.ledger.verify import verify
@@ -70,6 +70,16 @@ def answer_all(bench: Bench) -> None:
     with bench.database.transaction() as connection:
         for record in connection.execute(select(REQUESTS.c.record).where(REQUESTS.c.label.is_(None))).scalars():
             assert labels.answer(connection, bench.identity, "p", record, record % 2)
+
+
+def tamper(bench: Bench, table: Table, changed: dict[str, object], *where: ColumnElement[bool]) -> None:
+    """Change rows that nobody may change."""
+    owner = Database(bench.world.settings.migration_url)
+    with owner.transaction() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} DISABLE TRIGGER append_only")
+        assert connection.execute(update(table).where(*where).values(changed)).rowcount
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} ENABLE ALWAYS TRIGGER append_only")
+    owner.close()
 
 
 def findings(bench: Bench) -> list[str]:
@@ -183,13 +193,7 @@ def test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it(be
     answer_all(bench)
     publisher = bench.publisher()
     publisher._audit.look(1)  # all was well when the worker started
-    charges = tables.charges.name
-    owner = Database(bench.world.settings.migration_url)
-    with owner.transaction() as connection:
-        connection.exec_driver_sql(f"ALTER TABLE {charges} DISABLE TRIGGER append_only")
-        connection.execute(update(tables.charges).values(changed))
-        connection.exec_driver_sql(f"ALTER TABLE {charges} ENABLE ALWAYS TRIGGER append_only")
-    owner.close()
+    tamper(bench, tables.charges, changed)
     assert publisher.step(threading.Event())
     assert bench.counts() == (0, 1)
     assert bench.stream().distrusted is not None
@@ -209,6 +213,24 @@ def test_who_did_not_pay_on_arrival_is_found(bench: Bench):
         dearer = owed["charging"] | {"event": owed["charging"]["event"] | {"scale": 0.01}}
         connection.execute(update(tables.publications).values(obligations=owed | {"charging": dearer}))
     assert any("owes for its coin" in each for each in findings(bench))
+
+
+def test_records_that_count_and_never_paid_for_a_coin_are_found(bench: Bench):
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.publications).values(position=5, seal="another"))
+    assert any("not all of its records have paid for their coins" in each for each in findings(bench))
+
+
+def test_a_batch_that_two_models_learnt_from_is_found(bench: Bench):
+    for _ in range(2):
+        bench.publish_all()
+        answer_all(bench)
+    bench.publish_all()
+    assert (bench.counts()[0], findings(bench)) == (2, [])
+    second = tables.releases.c.version == 2
+    tamper(bench, tables.releases, {"fit_start": 3}, second)
+    assert any("learnt from a batch that another had learnt from" in each for each in findings(bench))
 
 
 def test_whose_mechanism_charges_otherwise_than_it_owes_goes_no_further(bench: Bench):

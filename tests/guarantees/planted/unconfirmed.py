@@ -1,8 +1,8 @@
-"""Bugs in answers of the HTTP interface that show what is committed and not confirmed."""
+"""Bugs in answers that show what is committed and not confirmed."""
 
 from __future__ import annotations
 
-from tests.guarantees.planted.bug import bug, rewrite
+from tests.guarantees.planted.bug import bug, define, rewrite
 
 _UNCONFIRMED = "tests/worker/test_unconfirmed.py::test_no_answer_shows_what_is_not_confirmed[needed]"
 
@@ -53,3 +53,19 @@ def a_coarse_ledger_that_calls_itself_exact() -> None:
     from service.api.routes import ledger
 
     rewrite(ledger._pieces, ("return is_exact, [(low, high, loss, None)", "return True, [(low, high, loss, None)"))
+
+
+@bug("tests/worker/test_labelling.py::test_what_is_not_confirmed_is_asked_of_nobody")
+def labels_that_are_counted_before_their_coins_are_confirmed() -> None:
+    """A reader sees how many records of a batch were selected by coins that may be tossed again."""
+    from service.store import labels
+
+    rewrite(labels.progress, (".where(_visible(of))", ".where(label_requests.c.publication_id.in_(of))"))
+
+
+@bug("tests/store/test_reading_one.py::test_figures_are_of_no_evaluation_whose_counts_are_not_confirmed")
+def figures_of_counts_that_are_not_confirmed() -> None:
+    """A publication is judged by an evaluation of which nobody may see anything yet."""
+    from service.store import evaluations
+
+    define(evaluations, "_NEWEST_OF", ("        is_visible(),\n", ""))
