@@ -2,6 +2,7 @@
 # ruff: noqa: F811 - a fixture is another file's
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -19,8 +20,10 @@ from service.store import (
     keys,
     labels,
     numbering,
+    parked,
     publications,
     releases,
+    segments,
     streams,
     tables,
 )
@@ -188,6 +191,31 @@ def test_what_a_log_held_is_of_one_stream(connection: Connection, each: list[Pub
         connection.execute(insert(tables.entries).values(numbered))
     assert [numbering.find_entry(connection, stream, "7-1") for stream in (1, 2)] == [(0, 5), (0, 6)]
     assert numbering.find_entry(connection, 1, "1-1") is None
+
+
+def test_steps_at_a_tick_come_in_the_order_in_which_they_became_due(connection: Connection, each: list, monkeypatch):
+    fits, counts, elsewhere = each
+    tick = datetime(2026, 1, 1, tzinfo=UTC)
+    for one, hours in ((fits, 1), (counts, 2), (elsewhere, 3)):
+        whose = {"publication_id": one.id, "stream_id": one.stream_id, "position": 0, "version": 0}
+        when = {"tick": tick, "due_at": tick - timedelta(hours=hours), "following_due": None}
+        parked.put(connection, parked.Parked(**whose, **when, lineage="", content=b"step"))
+
+    def due(*, limit: int = 9) -> list[int]:
+        return [one.publication_id for one in parked.due(connection, [1], limit=limit)]
+
+    assert (due(), due(limit=1)) == ([counts.id, fits.id], [counts.id])
+    for most in (7, 3):
+        monkeypatch.setattr(parked, "MOST_BYTES", most)
+        assert due() == [counts.id], "no more than fits into one transaction, but one in any case"
+
+
+def test_what_was_erased_is_of_the_records_that_a_reader_has_seen(connection: Connection, each: list[Publication]):
+    """More were numbered and erased since it has read how many there are."""
+    for stream, start, stop in ((1, 2, 6), (1, 8, 9), (2, 0, 3)):
+        connection.execute(insert(tables.erasures).values(stream_id=stream, start=start, stop=stop))
+    erased = segments.erased_of_each(connection, {1: 4, 2: 7}, most=9)
+    assert erased == {1: segments.Erased(2, ((2, 4),), 1), 2: segments.Erased(3, ((0, 3),), 1)}
 
 
 def test_a_request_is_free_that_is_open_confirmed_and_leased_to_nobody(connection: Connection, each: list[Publication]):

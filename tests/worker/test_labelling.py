@@ -19,6 +19,7 @@ from service.publishing.confirmation import Confirmer
 from service.store import labels, parts, publications, releases, tables
 from service.store.charges import newest
 from service.store.database import Database
+from service.store.due_fits import due_fits
 from service.store.due_steps import due_steps
 from service.worker import fits
 from tests.conftest import World
@@ -93,9 +94,12 @@ def test_a_window_is_asked_for_waited_for_and_learnt_from(bench: Bench, tossed):
     assert bench.counts() == (0, 1)
     with bench.database.transaction() as connection:
         assert due_steps(connection) == []
+        assert due_fits(connection, [bench.identity]) == {}
         left = connection.scalar(select(func.min(REQUESTS.c.expires_at) - func.clock_timestamp()))
     assert left > timedelta(seconds=bench.now().owes.labelling.lease_seconds), "time for more than one person"
     answer_all(bench)
+    with bench.database.transaction() as connection:
+        assert set(due_fits(connection, [bench.identity])) == {bench.identity}
     bench.publish_all()
     assert (requested(bench), tossed) == ([4, 5, 6, 7], list(range(8)))
     assert bench.counts() == (1, 2)

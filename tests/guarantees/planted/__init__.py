@@ -46,6 +46,7 @@ from tests.guarantees.planted import (
     unit_audits,
     units,
     verifying,
+    waiting,
     walks,
     worker,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "unit_audits",
     "units",
     "verifying",
+    "waiting",
     "walks",
     "worker",
 ]
