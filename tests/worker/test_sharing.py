@@ -84,6 +84,15 @@ def test_all_streams_that_a_sealer_holds_are_looked_after(bench: Bench, monkeypa
     assert all(map(done, benches))
 
 
+def test_a_stream_whose_lease_is_lost_is_held_no_more_though_nothing_comes_on_it(bench: Bench):
+    keeper = LeaseKeeper(bench.database, seconds=600.0)
+    overtaken = bench.sealer(keeper)
+    assert shares(overtaken) == [1]
+    assert shares(bench.successor()) == [1]
+    keeper._forget(list(keeper._held.values()))  # as it does once it could not renew them
+    assert shares(overtaken) == [0]
+
+
 def test_a_share_is_rounded_up_so_that_no_stream_is_left(many: Bench):
     new_stream(many.world, many.database, "odd")
     assert sum(shares(many.sealer(), many.sealer())) == STREAMS + 1
