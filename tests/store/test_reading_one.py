@@ -243,3 +243,28 @@ def test_what_was_found_is_of_one_comparison(connection: Connection):
         explorations.keep(connection, identity, cell, {"cell": cell})
     assert list(explorations.findings_by_cell(connection, one).items()) == [(0, {"cell": 0}), (1, {"cell": 1})]
     assert [made.done for made in explorations.page(connection, key.id, **EVERY)] == [1, 2]
+
+
+def test_old_comparisons_go_with_a_new_one_of_the_same_key_alone(connection: Connection, monkeypatch):
+    monkeypatch.setattr(explorations, "MOST_KEPT", 2)
+    one, other = (keys.make(connection, name=name, scopes=[], streams=None)[0].id for name in ("one", "other"))
+
+    def ended(key: int) -> int:
+        identity = explorations.add(connection, key, {}, 1, most_waiting=9).id
+        explorations.end(connection, identity, "done")
+        return identity
+
+    first, _, last = ended(one), ended(other), ended(other)
+    new = explorations.add(connection, other, {}, 1, most_waiting=9).id
+    pages = [[each.id for each in explorations.page(connection, key, **EVERY)] for key in (one, other)]
+    assert pages == [[first], [new, last]]
+
+
+def test_a_dead_letter_was_dropped_when_it_first_was(connection: Connection, each: list[Publication]):
+    letter = {"stream_id": 1, "entry": "1-1", "sequence": 1, "reason": "it can't be read", "size": 1}
+    connection.execute(insert(tables.dead_letters).values(letter))
+    assert numbering.drop_dead_letter(connection, 1, "1-1")
+    connection.execute(update(tables.dead_letters).values(dropped_at=func.now() - timedelta(days=1)))
+    (before,) = numbering.page_of_dead_letters(connection, 1, **EVERY)
+    assert numbering.drop_dead_letter(connection, 1, "1-1")
+    assert numbering.page_of_dead_letters(connection, 1, **EVERY) == [before]
