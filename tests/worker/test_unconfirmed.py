@@ -50,7 +50,7 @@ def test_no_answer_shows_what_is_not_confirmed(bench: Bench, monkeypatch):
 
 
 def test_what_is_shown_of_a_publication_never_falls(bench: Bench):
-    """Whoever is late has an older clock, or a sum from before a charge that moved no clock."""
+    """A late confirmation has an older clock, or a sum from before a charge that moved no clock."""
     bench.publish_all()
     now = bench.now()
     at = {"position": now.position, "due": now.due, "worst_amount": now.worst_amount}

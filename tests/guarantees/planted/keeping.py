@@ -9,7 +9,7 @@ _READING = "tests/store/test_reading_one.py"
 
 @bug(f"{_READING}::test_old_comparisons_go_with_a_new_one_of_the_same_key_alone")
 def comparisons_that_go_with_a_new_one_of_another_key() -> None:
-    """Who compares much deletes what others have found."""
+    """A key that compares much deletes what others have found."""
     from service.store import explorations
 
     rewrite(explorations.add, ("ended = explorations.c.key_id == key, ", "ended = explorations.c.id > 0, "))

@@ -78,13 +78,13 @@ _NEVER_FALLS = "tests/worker/test_unconfirmed.py::test_what_is_shown_of_a_public
 
 @bug(_NEVER_FALLS)
 def a_clock_that_is_shown_to_go_back() -> None:
-    """Who confirms late shows an older position again."""
+    """A late confirmation shows an older position again."""
     _without("position")
 
 
 @bug(_NEVER_FALLS)
 def a_sum_that_is_shown_to_fall() -> None:
-    """Who confirms late takes off again what a record was shown to have spent."""
+    """A late confirmation takes off again what a record was shown to have spent."""
     _without("worst_amount")
 
 

@@ -53,7 +53,7 @@ def a_fit_that_waits_for_a_worker_while_labels_are_missing() -> None:
 
 @bug(f"{_NOTHING}[stopped]")
 def records_that_are_overdue_for_a_publication_that_has_ended() -> None:
-    """Whoever watches the service is called for a fit that nobody waits for any more."""
+    """People who watch the service are called for a fit that nobody waits for any more."""
     from service.ledger import overview
 
     rewrite(overview.overview, ('if row.state == "running" and row.tick_has_come', "if row.tick_has_come"))
@@ -61,7 +61,7 @@ def records_that_are_overdue_for_a_publication_that_has_ended() -> None:
 
 @bug("tests/worker/test_due_fits.py::test_the_latest_of_metrics_is_a_model")
 def a_latest_release_of_metrics_that_is_no_model() -> None:
-    """Whoever watches the service sees a young release, while readers of the newest model have an old one."""
+    """People who watch the service see a young release, while readers of the newest model have an old one."""
     from service.ledger import overview
 
     define(overview, "_latest", ('releases.c.role == "model",', ""))
