@@ -151,7 +151,7 @@ def noise_ratio(fit: Mapping[str, Any]) -> float | None:
     stated = fit.get("at_least") or {"scale": noise.get("scale"), "sensitivity": fit["sensitivity"]}
     spread = math.sqrt(noise["dimension"]) if noise["distribution"] == "spherical_laplace" else 1.0
     read = noise.get("sample") or fit["records"]
-    moved: float = math.sqrt(noise.get("steps") or 1) * read * stated["sensitivity"] / 2
+    moved: float = math.sqrt(noise.get("steps") or stated.get("steps") or 1) * read * stated["sensitivity"] / 2
     return float(stated["scale"]) * spread / moved
 
 

@@ -124,10 +124,11 @@ class OnSchedule(Mechanism):
         """Return a kind of fit as JSON, and where nobody knows yet how it is perturbed, the least noise that it has."""
         unknown = self.unknown(pattern)
         known = unknown is None
-        noise = noise_told(self._planned(pattern))
-        sensitivity, scale = noise.pop("sensitivity"), noise["scale"]
+        noise = noise_told(self._planned(pattern) if known else self._least(pattern))
+        sensitivity = noise.pop("sensitivity")
+        least = {"sensitivity": sensitivity} | {name: noise[name] for name in ("scale", "steps") if name in noise}
         if not known:
-            noise |= {"scale": None, "expected_norm": None}
+            noise |= dict.fromkeys({"scale", "steps", "expected_norm"} & noise.keys())
         return {
             "what": pattern.what,
             "when": pattern.when,
@@ -136,12 +137,19 @@ class OnSchedule(Mechanism):
             "charge": self._charge(pattern.share),
             "sensitivity": sensitivity if known else None,
             "noise": noise,
-            **({} if known else {"at_least": {"sensitivity": sensitivity, "scale": scale, "why": unknown}}),
+            **({} if known else {"at_least": least | {"why": unknown}}),
         }
 
     def _planned(self, pattern: Pattern) -> Perturbation:
+        return self._perturbed(pattern, self.training.least(pattern.records))
+
+    def _least(self, pattern: Pattern) -> Perturbation:
+        """Return how such a fit is perturbed where its noise is least."""
+        return self._planned(pattern)
+
+    def _perturbed(self, pattern: Pattern, records: int) -> Perturbation:
         charge, center = self._charge(pattern.share), self.origin if self._has_known_center(pattern) else None
-        return self.learner.perturbation(self.currency, charge, self.training.least(pattern.records), center)
+        return self.learner.perturbation(self.currency, charge, records, center)
 
     def unknown(self, pattern: Pattern) -> str | None:
         """Return why nobody knows before any release how such a fit is perturbed; None: it is known."""

@@ -40,6 +40,10 @@ def test_noise_is_compared_with_the_most_that_records_can_do(distribution, dimen
     assert noise_ratio(fit) == pytest.approx(ratio)
     unknown = {"sensitivity": None, "noise": fit["noise"] | {"scale": None, "expected_norm": None}}
     assert noise_ratio(fit | unknown | {"at_least": {"sensitivity": 2.0, "scale": 2.0}}) == pytest.approx(ratio)
+    if steps:
+        least = {"sensitivity": 2.0, "scale": 2.0, "steps": steps}
+        of_units = unknown | {"noise": unknown["noise"] | {"steps": None}, "at_least": least}
+        assert noise_ratio(fit | of_units) == pytest.approx(ratio)
     assert noise_ratio(fit | unknown) is None
 
 

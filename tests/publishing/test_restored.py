@@ -130,6 +130,24 @@ def test_a_lease_is_not_given_back_before_the_close_is_confirmed(bench: Bench, c
     assert len(compared) == before
 
 
+def test_records_that_a_restored_database_does_not_have_are_counted_no_more(bench: Bench, copy, compared):
+    """The mark is put back with it, from the same backup."""
+    answerer = bench.answerer()
+    bench.ask(answerer, share(2))
+    (counted,), fail_over = compared, copy()
+    marks = {each: each.read_bytes() for each in bench.files.root.glob("*.witness")}
+    bench.arrive(*[2] * 10)
+    bench.count_in()
+    confirm(bench)
+    bench.ask(answerer, share(2))
+    fail_over()
+    for mark, content in marks.items():
+        mark.write_bytes(content)
+    bench.ask(answerer, share(2))
+    assert len(compared) == 3
+    assert compared[1] != compared[2] == counted
+
+
 def test_once_it_is_confirmed_the_lease_is_given_back(bench: Bench):
     answerer, other = bench.answerer(), bench.another()
     bench.ask(answerer, share(0))

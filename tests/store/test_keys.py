@@ -25,10 +25,13 @@ def test_a_revoked_key_of_the_environment_stays_revoked_until_the_setting_change
     assert [keys.find(connection, each) for each in ("first", "second", secret)] == [None, first, another]
 
 
-@pytest.mark.parametrize("other", ["admin of one stream", "reader"])
+@pytest.mark.parametrize("other", ["admin of one stream", "reader", "revoked"])
 def test_the_last_key_that_may_manage_all_keys_can_not_be_revoked(connection: Connection, other):
     last = made(connection, "last")
-    made(connection, "other", *(("admin", ["s"]) if other == "admin of one stream" else ("read",)))
+    more = {"admin of one stream": ("admin", ["s"]), "reader": ("read",), "revoked": ("admin",)}
+    another = made(connection, "other", *more[other])
+    if other == "revoked":
+        assert keys.revoke(connection, another.id)
     with pytest.raises(keys.LastAdminKey):
         keys.revoke(connection, last.id)
     made(connection, "more")

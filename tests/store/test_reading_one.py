@@ -2,6 +2,7 @@
 # ruff: noqa: F811 - a fixture is another file's
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -19,8 +20,10 @@ from service.store import (
     keys,
     labels,
     numbering,
+    parked,
     publications,
     releases,
+    segments,
     streams,
     tables,
 )
@@ -146,6 +149,16 @@ def test_figures_are_of_evaluations_that_run_and_confirmed(connection: Connectio
     assert evaluations.of_running(connection, limit=1) == []
 
 
+def test_figures_are_of_no_evaluation_whose_counts_are_not_confirmed(connection: Connection, each: list[Publication]):
+    late = publications.create(connection, 1, described("late", slots=Slots.EVALUATION))
+    release(connection, late, "model", first=9, noise=NoisyCounts.added_to, model={"of": {"fits": 1}})
+    for confirmed, name in ((5, "counts"), (99, "late")):
+        confirm(connection, 1, confirmed)
+        counted = evaluations.newest_of(connection, 1, "fits", limit=9)
+        assert counted is not None
+        assert counted[0] == name
+
+
 def test_sizes_of_fits_are_those_of_publications_that_run_on_visible_streams(connection: Connection, each: list):
     sizes = [publications.running_fit_sizes(connection, only) for only in (None, frozenset("s"), frozenset("x"))]
     assert [len(each) for each in sizes] == [3, 2, 0]
@@ -180,6 +193,31 @@ def test_what_a_log_held_is_of_one_stream(connection: Connection, each: list[Pub
     assert numbering.find_entry(connection, 1, "1-1") is None
 
 
+def test_steps_at_a_tick_come_in_the_order_in_which_they_became_due(connection: Connection, each: list, monkeypatch):
+    fits, counts, elsewhere = each
+    tick = datetime(2026, 1, 1, tzinfo=UTC)
+    for one, hours in ((fits, 1), (counts, 2), (elsewhere, 3)):
+        whose = {"publication_id": one.id, "stream_id": one.stream_id, "position": 0, "version": 0}
+        when = {"tick": tick, "due_at": tick - timedelta(hours=hours), "following_due": None}
+        parked.put(connection, parked.Parked(**whose, **when, lineage="", content=b"step"))
+
+    def due(*, limit: int = 9) -> list[int]:
+        return [one.publication_id for one in parked.due(connection, [1], limit=limit)]
+
+    assert (due(), due(limit=1)) == ([counts.id, fits.id], [counts.id])
+    for most in (7, 3):
+        monkeypatch.setattr(parked, "MOST_BYTES", most)
+        assert due() == [counts.id], "no more than fits into one transaction, but one in any case"
+
+
+def test_what_was_erased_is_of_the_records_that_a_reader_has_seen(connection: Connection, each: list[Publication]):
+    """More were numbered and erased since it has read how many there are."""
+    for stream, start, stop in ((1, 2, 6), (1, 8, 9), (2, 0, 3)):
+        connection.execute(insert(tables.erasures).values(stream_id=stream, start=start, stop=stop))
+    erased = segments.erased_of_each(connection, {1: 4, 2: 7}, most=9)
+    assert erased == {1: segments.Erased(2, ((2, 4),), 1), 2: segments.Erased(3, ((0, 3),), 1)}
+
+
 def test_a_request_is_free_that_is_open_confirmed_and_leased_to_nobody(connection: Connection, each: list[Publication]):
     fits, _, elsewhere = each
 
@@ -205,3 +243,28 @@ def test_what_was_found_is_of_one_comparison(connection: Connection):
         explorations.keep(connection, identity, cell, {"cell": cell})
     assert list(explorations.findings_by_cell(connection, one).items()) == [(0, {"cell": 0}), (1, {"cell": 1})]
     assert [made.done for made in explorations.page(connection, key.id, **EVERY)] == [1, 2]
+
+
+def test_old_comparisons_go_with_a_new_one_of_the_same_key_alone(connection: Connection, monkeypatch):
+    monkeypatch.setattr(explorations, "MOST_KEPT", 2)
+    one, other = (keys.make(connection, name=name, scopes=[], streams=None)[0].id for name in ("one", "other"))
+
+    def ended(key: int) -> int:
+        identity = explorations.add(connection, key, {}, 1, most_waiting=9).id
+        explorations.end(connection, identity, "done")
+        return identity
+
+    first, _, last = ended(one), ended(other), ended(other)
+    new = explorations.add(connection, other, {}, 1, most_waiting=9).id
+    pages = [[each.id for each in explorations.page(connection, key, **EVERY)] for key in (one, other)]
+    assert pages == [[first], [new, last]]
+
+
+def test_a_dead_letter_was_dropped_when_it_first_was(connection: Connection, each: list[Publication]):
+    letter = {"stream_id": 1, "entry": "1-1", "sequence": 1, "reason": "it can't be read", "size": 1}
+    connection.execute(insert(tables.dead_letters).values(letter))
+    assert numbering.drop_dead_letter(connection, 1, "1-1")
+    connection.execute(update(tables.dead_letters).values(dropped_at=func.now() - timedelta(days=1)))
+    (before,) = numbering.page_of_dead_letters(connection, 1, **EVERY)
+    assert numbering.drop_dead_letter(connection, 1, "1-1")
+    assert numbering.page_of_dead_letters(connection, 1, **EVERY) == [before]

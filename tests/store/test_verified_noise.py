@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from service.ledger.verify import arrivals
-from service.ledger.verify.released import paid_for
+from service.ledger.verify.released import _counted, paid_for
 from service.privacy.currency import Currency
 from service.streams.schema import StreamSchema
 from service.streams.slots import ALL_SLOTS
@@ -114,6 +114,12 @@ def test_a_tilted_objective_that_is_not_its_publications_is_a_finding(name):
     output = release.perturbation.to_json()["output"]
     better = output | {"sensitivity": 0.9 * output["sensitivity"]}
     assert findings(mechanism, release, output=better) == [f"here: {FOUND}"]
+
+
+def test_noise_of_units_is_for_as_many_as_a_release_states_and_for_one_where_there_is_none():
+    stated = [{"model": {"units": units}} for units in (0, 3, 99)]
+    assert [_counted(each, 8, of_units=True) for each in stated] == [1, 3, 8]
+    assert [_counted(each, 8, of_units=False) for each in stated] == [8, 8, 8]
 
 
 def test_fewer_steps_than_a_publication_takes_are_a_finding():

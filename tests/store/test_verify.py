@@ -277,6 +277,22 @@ def test_what_is_elsewhere_than_it_was_written_is_named(published: Database, tam
     assert any(finding in each for each in findings(published, tamper))
 
 
+@pytest.mark.parametrize(
+    ("tamper", "finding"),
+    [
+        (update(CHARGES).where(CHARGES.c.version == 2).values(version=99), "it was published without a charge"),
+        (
+            update(CHARGES).where(CHARGES.c.id == 3).values(publication_id=CHARGES.c.publication_id % 2 + 1),
+            "it was published without a charge",
+        ),
+        (update(PUBLICATIONS).values(position=PUBLICATIONS.c.position + 1), "it was the newest one, and is missing"),
+    ],
+    ids=["of another version", "of another publication", "further"],
+)
+def test_what_is_otherwise_than_it_was_committed_is_named(published: Database, tamper, finding):
+    assert any(finding in each for each in findings(published, tamper))
+
+
 def test_a_schema_that_nobody_wrote_is_a_finding_where_units_are_counted(published: Database, files: SegmentFiles):
     with published.transaction() as connection:
         (stream,) = streams.every(connection)

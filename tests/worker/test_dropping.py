@@ -4,15 +4,16 @@
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from sqlalchemy import text, update
 
 from service.ledger import open_entry
 from service.store import leases, publications, retention, segments, tables
-from tests.conftest import ADMIN_KEY, Service, blocked, publication, serving, wait_until
+from tests.conftest import ADMIN_KEY, Service, World, blocked, publication, serving, wait_until
 from tests.worker.conftest import new_sealer
-from tests.worker.published import Bench
-from tests.worker.test_publishing import bench  # noqa: F401
+from tests.worker.published import Bench, number, published
+from tests.worker.test_publishing import SCHEMA, bench  # noqa: F401
 
 
 def stop(bench: Bench) -> None:
@@ -51,6 +52,19 @@ def test_what_came_before_the_first_publication_begins_goes_with_its_files(bench
     drop(bench)
     assert stored_segments(bench) == []
     assert bench.files.names("log") == set()
+
+
+def test_what_blocks_of_evaluation_slots_need_depends_on_where_their_publication_begins(world: World):
+    """It began at record 1, and every fourth slot is set aside, so that its first block ends at record 4."""
+    evaluation = {"mechanism": {"kind": "evaluation", "of": ["p"], "block": 1}, "privacy": {"epsilon": 1, "delta": 0}}
+    columns = {"x": np.zeros((4, 1), dtype=np.float32), "y": np.zeros(4, dtype=np.int32)}
+    schema = SCHEMA | {"evaluation": {"every": 4}}
+    with published(world, schema, evaluation, columns, epsilon=1, retention="needed") as bench:
+        number(bench.database, bench.files, 1, columns)
+        with bench.database.transaction() as connection:
+            connection.execute(update(tables.publications).values(start=1, position=3, seal="of it"))
+        drop(bench)
+        assert [each.start for each in stored_segments(bench)] == [4]
 
 
 @pytest.mark.parametrize("bench", ["needed"], indirect=True)

@@ -5,12 +5,12 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import func, update
+from sqlalchemy import func, select, update
 
 from service.api.routes.releases import _nothing_yet
 from service.ledger import open_entry
 from service.ledger.overview import PublicationState, overview
-from service.store import leases, tables, waits
+from service.store import leases, parked, tables, waits
 from service.store.due_fits import DueFit, due_fits
 from service.worker import fits
 from tests.worker.published import Bench
@@ -95,11 +95,33 @@ def test_that_it_has_ended_is_not_seen_before_its_tick(bench: Bench):
     assert bench.counts() == (0, 0)
 
 
+@pytest.mark.parametrize("bench", [CONFIGURATION | {"publish_delay": 86_400}], indirect=True)
+def test_a_publication_of_old_records_is_first_seen_a_delay_after_it_was_made(bench: Bench):
+    """Not when its fit has ended."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.entries).values(numbered_at=func.clock_timestamp() - timedelta(days=9)))
+        tick, _ = parked.tick_of(connection, bench.now(), 10)
+    assert tick - bench.now().created_at >= timedelta(days=1)
+
+
 def test_without_its_records_there_is_none(bench: Bench):
     bench.publish_all()
     assert seen(bench) is None
     assert measured(bench) == (None, None)
     assert "the plan tells" in _nothing_yet().detail
+
+
+@pytest.mark.parametrize("why", ["distrusted", "halted", "stopped"])
+def test_where_nothing_goes_on_there_is_none(bench: Bench, why):
+    assert seen(bench) is not None
+    with bench.database.transaction() as connection:
+        if why == "stopped":
+            open_entry(connection, bench.now()).end("stopped")
+        else:
+            connection.execute(update(tables.streams).values({why: "a reason"}))
+    assert seen(bench) is None
+    assert measured(bench) == (None, None)
+    assert (counted(bench).overdue_records == 0) == (why == "stopped")
 
 
 def test_metrics_count_no_release_that_is_not_confirmed(bench: Bench, monkeypatch):
@@ -109,6 +131,17 @@ def test_metrics_count_no_release_that_is_not_confirmed(bench: Bench, monkeypatc
     bench.shop().confirmer.confirm(1)
     summary = counted(bench)
     assert (summary.versions, summary.latest, summary.overdue_records) == (5, 5, 0)
+
+
+def test_the_latest_of_metrics_is_a_model(bench: Bench):
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        rows = connection.execute(select(tables.releases.c.number, tables.releases.c.role).order_by("number")).all()
+    models = [number for number, role in rows if role == "model"]
+    newest = next(number for number, role in rows if role != "model" and number > models[0])
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(confirmed_releases=newest))
+    assert (counted(bench).versions, counted(bench).latest) == (newest, max(each for each in models if each < newest))
 
 
 def test_metrics_count_a_publication_as_halted_whose_ledger_is_distrusted(bench: Bench):

@@ -1,5 +1,6 @@
 """An erased record counts as nothing from then on, and its bytes go from segments and log, whatever dies meanwhile."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -298,3 +299,20 @@ def test_erased_bytes_that_came_back_are_found(sealed: Bench):
         "records 1 to 2 were erased",
         "records 2 to 4 were erased",
     ]
+
+
+def test_labels_of_erased_records_that_came_back_are_found(sealed: Bench):
+    erase(sealed, 1, 2)
+    run_out(sealed.database)
+    stream = sealed.now()
+    with sealed.database.transaction() as connection:
+        mine = leases.take(connection, leases.stream(stream.id), owner="test", seconds=60)
+        (old,) = segments.holding(connection, stream.id, 1, 2)
+        columns = sealed.files.read(stream.log, old.file, old.sha256, 0, 2)
+        columns["x"][1] = 0
+        file, sha256 = sealed.files.write(stream.log, old.start, old.stop, columns)
+        segments.replace(connection, mine, stream, [old], [replace(old, file=file, sha256=sha256)])
+        ((erasure, _, _),) = segments.undeleted_erasures(connection, stream.id)
+        segments.mark_deleted(connection, mine, [erasure])
+    (finding,) = verify_segments(sealed.database, sealed.files)
+    assert "records 1 to 2 were erased, and are still in" in finding

@@ -18,6 +18,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.publishing import confirmation
 from service.store import parked, publications, releases, tables
+from service.store.due_fits import due_fits
 from service.store.due_steps import due_steps
 from service.store.publications import NewPublication
 from service.streams.schema import StreamSchema
@@ -81,6 +82,11 @@ def due(bench: Bench) -> set[str]:
         return {each.name for each in due_steps(connection)}
 
 
+def shown_as_due(bench: Bench, *identities: int) -> set[int]:
+    with bench.database.transaction() as connection:
+        return set(due_fits(connection, identities))
+
+
 def turn(bench: Bench, identity: int) -> Turn:
     with bench.database.transaction() as connection:
         return Turn.begin(connection, identity)
@@ -104,8 +110,10 @@ def test_what_waits_for_features_is_not_due_until_their_release_is_confirmed(ben
         assert due(bench) == set()
         assert turn(bench, models).released is None
         assert not turn(bench, models).is_due()
+        assert shown_as_due(bench, models) == set()
     bench.shop().audit.confirm()
     assert due(bench) == {"q"}
+    assert shown_as_due(bench, models) == {models}
     bench.publish_all()
     assert of(bench, models).version == 5
     assert bench.now().state == "stopped"

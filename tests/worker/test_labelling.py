@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import ColumnElement, Table, delete, func, select, update
 
 from service.ledger import charging
 from service.ledger.verify import verify
@@ -19,6 +19,7 @@ from service.publishing.confirmation import Confirmer
 from service.store import labels, parts, publications, releases, tables
 from service.store.charges import newest
 from service.store.database import Database
+from service.store.due_fits import due_fits
 from service.store.due_steps import due_steps
 from service.worker import fits
 from tests.conftest import World
@@ -72,6 +73,16 @@ def answer_all(bench: Bench) -> None:
             assert labels.answer(connection, bench.identity, "p", record, record % 2)
 
 
+def tamper(bench: Bench, table: Table, changed: dict[str, object], *where: ColumnElement[bool]) -> None:
+    """Change rows that nobody may change."""
+    owner = Database(bench.world.settings.migration_url)
+    with owner.transaction() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} DISABLE TRIGGER append_only")
+        assert connection.execute(update(table).where(*where).values(changed)).rowcount
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} ENABLE ALWAYS TRIGGER append_only")
+    owner.close()
+
+
 def findings(bench: Bench) -> list[str]:
     with bench.database.transaction() as connection:
         return verify(connection).findings
@@ -83,9 +94,12 @@ def test_a_window_is_asked_for_waited_for_and_learnt_from(bench: Bench, tossed):
     assert bench.counts() == (0, 1)
     with bench.database.transaction() as connection:
         assert due_steps(connection) == []
+        assert due_fits(connection, [bench.identity]) == {}
         left = connection.scalar(select(func.min(REQUESTS.c.expires_at) - func.clock_timestamp()))
     assert left > timedelta(seconds=bench.now().owes.labelling.lease_seconds), "time for more than one person"
     answer_all(bench)
+    with bench.database.transaction() as connection:
+        assert set(due_fits(connection, [bench.identity])) == {bench.identity}
     bench.publish_all()
     assert (requested(bench), tossed) == ([4, 5, 6, 7], list(range(8)))
     assert bench.counts() == (1, 2)
@@ -183,13 +197,7 @@ def test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it(be
     answer_all(bench)
     publisher = bench.publisher()
     publisher._audit.look(1)  # all was well when the worker started
-    charges = tables.charges.name
-    owner = Database(bench.world.settings.migration_url)
-    with owner.transaction() as connection:
-        connection.exec_driver_sql(f"ALTER TABLE {charges} DISABLE TRIGGER append_only")
-        connection.execute(update(tables.charges).values(changed))
-        connection.exec_driver_sql(f"ALTER TABLE {charges} ENABLE ALWAYS TRIGGER append_only")
-    owner.close()
+    tamper(bench, tables.charges, changed)
     assert publisher.step(threading.Event())
     assert bench.counts() == (0, 1)
     assert bench.stream().distrusted is not None
@@ -209,6 +217,24 @@ def test_who_did_not_pay_on_arrival_is_found(bench: Bench):
         dearer = owed["charging"] | {"event": owed["charging"]["event"] | {"scale": 0.01}}
         connection.execute(update(tables.publications).values(obligations=owed | {"charging": dearer}))
     assert any("owes for its coin" in each for each in findings(bench))
+
+
+def test_records_that_count_and_never_paid_for_a_coin_are_found(bench: Bench):
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.publications).values(position=5, seal="another"))
+    assert any("not all of its records have paid for their coins" in each for each in findings(bench))
+
+
+def test_a_batch_that_two_models_learnt_from_is_found(bench: Bench):
+    for _ in range(2):
+        bench.publish_all()
+        answer_all(bench)
+    bench.publish_all()
+    assert (bench.counts()[0], findings(bench)) == (2, [])
+    second = tables.releases.c.version == 2
+    tamper(bench, tables.releases, {"fit_start": 3}, second)
+    assert any("learnt from a batch that another had learnt from" in each for each in findings(bench))
 
 
 def test_whose_mechanism_charges_otherwise_than_it_owes_goes_no_further(bench: Bench):

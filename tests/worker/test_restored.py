@@ -224,7 +224,7 @@ def test_files_that_were_put_together_since_are_not_swept(bench: Bench, back_up:
     write_down(bench)
     restored = backup()
     late = restored.successor()
-    wait_until(lambda: (late.step(wait_milliseconds=10), restored.now().halted or not file.exists())[1])
+    wait_until(lambda: (late.step(wait_milliseconds=10), restored.now().halted or late._held)[1])
     assert "of the files that it names, 4 are gone, and 1 that it does not name are there" in (
         restored.now().halted or ""
     )

@@ -2,12 +2,13 @@
 
 import math
 import threading
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import update
 
-from service.store import changes, leases, streams, tables
+from service.store import changes, erasing, leases, segments, streams, tables
 from service.worker import sealer as sealing
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
@@ -49,6 +50,47 @@ def test_every_stream_has_its_turn_though_the_first_are_due_again_before_the_las
     for _ in range(STREAMS // 2):
         sealer.step(wait_milliseconds=0)
     assert sorted(tidied) == sorted(sealer._held)
+
+
+@pytest.mark.parametrize("what", ["erased", "unneeded", "lost"])
+def test_all_streams_that_a_sealer_holds_are_looked_after(bench: Bench, monkeypatch, what):
+    monkeypatch.setattr(sealing, "TIDY_SECONDS", 0.0)
+    benches = [bench, replace(bench, stream=new_stream(bench.world, bench.database, "other"))]
+    for each in benches:
+        each.append(1)
+    sealer = bench.sealer()
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), all(each.now().records for each in benches))[1])
+
+    def done(each: Bench) -> object:
+        with bench.database.transaction() as connection:
+            stream, identity = each.now(), each.stream.id
+            dropped = segments.kept_from(connection, identity) == stream.records
+            waiting = segments.undeleted_erasures(connection, identity)
+            return {"erased": not waiting, "unneeded": dropped, "lost": stream.halted}[what]
+
+    with bench.database.transaction() as connection:
+        if what == "unneeded":
+            connection.execute(update(tables.streams).values(retention="needed"))
+        for each in benches if what == "erased" else ():
+            erasing.erase(connection, each.stream.id, 0, 1)
+    for each in benches if what == "lost" else ():
+        bench.redis().delete(each.key("entries"), each.key("state"))
+    assert not any(map(done, benches))
+    if what == "unneeded":
+        sealer._let_go(*sealer._held)  # for it to know of the other retention
+        wait_until(lambda: (sealer.step(wait_milliseconds=0), len(sealer._held) == 2)[1])
+    else:
+        sealer.step(wait_milliseconds=0)
+    assert all(map(done, benches))
+
+
+def test_a_stream_whose_lease_is_lost_is_held_no_more_though_nothing_comes_on_it(bench: Bench):
+    keeper = LeaseKeeper(bench.database, seconds=600.0)
+    overtaken = bench.sealer(keeper)
+    assert shares(overtaken) == [1]
+    assert shares(bench.successor()) == [1]
+    keeper._forget(list(keeper._held.values()))  # as it does once it could not renew them
+    assert shares(overtaken) == [0]
 
 
 def test_a_share_is_rounded_up_so_that_no_stream_is_left(many: Bench):
@@ -151,6 +193,10 @@ def _listens(bench: Bench) -> bool:
         )
 
 
-def _identities(bench: Bench) -> list[int]:
+def _streams(bench: Bench) -> list[streams.Stream]:
     with bench.database.transaction() as connection:
-        return [each.id for each in streams.every(connection)]
+        return streams.every(connection)
+
+
+def _identities(bench: Bench) -> list[int]:
+    return [each.id for each in _streams(bench)]

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from service.ledger import spending
+from service.store import shown
 from tests.conftest import ADMIN_KEY, serving
 from tests.worker.published import Bench
 from tests.worker.test_confirmation import crash_before_the_mark
@@ -46,3 +47,15 @@ def test_no_answer_shows_what_is_not_confirmed(bench: Bench, monkeypatch):
         bench.shop().audit.confirm()
         after = answers()
     assert [path for path in after if after[path] == before[path]] == []
+
+
+def test_what_is_shown_of_a_publication_never_falls(bench: Bench):
+    """A late confirmation has an older clock, or a sum from before a charge that moved no clock."""
+    bench.publish_all()
+    now = bench.now()
+    at = {"position": now.position, "due": now.due, "worst_amount": now.worst_amount}
+    for older in ({"worst_amount": now.worst_amount / 2}, {"position": now.position - 1, "due": now.due - 1}):
+        late = {"stream_id": now.stream_id, "publication_id": now.id, "worst_record": 0} | at | older
+        with bench.database.transaction() as connection:
+            shown.show(connection, [shown.Unseen(**late)])
+        assert bench.now() == now

@@ -193,6 +193,18 @@ def test_a_factor_that_somebody_changed_is_found(bench: Bench):
         assert [each for each in broken if "less often" in each or "units of its stream" in each], other
 
 
+def test_charges_that_pass_the_cap_only_as_often_as_a_unit_pays_them_are_found(bench: Bench):
+    bench.publish_all()
+    owner = Database(str(bench.world.settings.migration_url))
+    with owner.engine.connect() as connection, connection.begin() as transaction:
+        connection.execute(text("ALTER TABLE charges DISABLE TRIGGER append_only"))
+        connection.execute(update(tables.charges).values(rho=2 * tables.charges.c.rho))
+        broken = verify(connection, isolated=False).findings
+        transaction.rollback()
+    owner.close()
+    assert [each for each in broken if "its charges pass its cap" in each]
+
+
 @pytest.mark.more
 @kinds
 def test_a_number_of_units_that_somebody_changed_is_found(bench: Bench):

@@ -235,6 +235,7 @@ def test_counts_that_somebody_changed_are_found(bench: Bench):
     sealed(bench, PATTERN, 15)
     for change, finding in (
         (tables.units.update().values(counted=4), "a unit has more counting records"),
+        (tables.units.update().values(last=15), "or one that is not there"),
         (tables.units.update().values(erased=True), "3 units are erased, not 0"),
         (tables.unit_secrets.update().values(secret=bytes(32)), "the secret of its units is lost"),
     ):

@@ -26,7 +26,7 @@ from service.learning.solvers import Inaccurate
 from service.learning.sums import MOST_WEIGHTS
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
-from service.mechanisms.on_schedule import OnSchedule, PlannedLearner
+from service.mechanisms.on_schedule import OnSchedule, PlannedLearner, noise_told
 from service.mechanisms.timing import LARGE_BYTES, Workspace, bytes_at_once
 from service.mechanisms.units import NotForUnits, of_fits
 from service.privacy.noise.additive import Unaffordable
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from service.learning.records import Records
     from service.learning.sums import Blocks
     from service.mechanisms.mechanism import Mechanism
+    from service.mechanisms.on_schedule import Perturbation
     from service.privacy.accounting.groups import UnitBound
     from service.schedules.schedule import Fit, Pattern
 
@@ -48,6 +49,10 @@ _TAKING_UNITS = (NoisyGradientDescent, OutputPerturbation, ObjectivePerturbation
 _OF_UNITS = (
     "the noise is for the number of units in a fit, which only its records tell; these are the figures where every "
     "slot is of another unit"
+)
+_STEPS_OF_UNITS = (
+    "a fit of many units takes more steps, or adds up with more rounding, and only its records tell how many it has; "
+    "these are the figures of a fit of one unit"
 )
 
 
@@ -155,10 +160,18 @@ class Scheduled(Fitting, LinearMechanism):
             raise NotForUnits(f"fits on a schedule need a learner that units enter once: use {NOISY.kind}")
 
     def unknown(self, pattern: Pattern) -> str | None:
-        """Return why it is not known how such a fit is perturbed: by how many units it has, but for gradients."""
-        if self.unit is None or isinstance(self.learner, NoisyGradientDescent):
+        """Return why it is not known how such a fit is perturbed: by how many units it has, where that matters."""
+        if self.unit is None:
             return super().unknown(pattern)
-        return _OF_UNITS
+        if not isinstance(self.learner, NoisyGradientDescent):
+            return _OF_UNITS
+        same = noise_told(self._planned(pattern)) == noise_told(self._least(pattern))
+        return super().unknown(pattern) if same else _STEPS_OF_UNITS
+
+    def _least(self, pattern: Pattern) -> Perturbation:
+        """Return how such a fit is perturbed where its noise is least: gradients of the fewest units."""
+        of_units = self.unit is not None and isinstance(self.learner, NoisyGradientDescent)
+        return self._perturbed(pattern, 1) if of_units else super()._least(pattern)
 
     def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
         """Return m: each fit's noise is its own, whatever fits overlap, and a unit enters it once."""

@@ -307,3 +307,11 @@ def sessions_that_stay_for_ever() -> None:
     from service.store import sessions
 
     rewrite(sessions.begin, ("(sessions.c.expires_at < func.now()) | ", ""))
+
+
+@bug(f"{_KEYS}::test_the_last_key_that_may_manage_all_keys_can_not_be_revoked[revoked]")
+def a_last_key_that_is_revoked_beside_one_that_was_already() -> None:
+    """Nobody can make or revoke keys any more."""
+    from service.store import keys
+
+    rewrite(keys.revoke, ("keys.c.revoked_at.is_(None), keys.c.streams", "keys.c.streams"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.guarantees.planted.bug import bug, rewrite
 
 _ANSWERING, _CLOSED = "tests/publishing/test_answering.py", "tests/publishing/test_closed_thresholds.py"
+_RESTORED = "tests/publishing/test_restored.py"
 
 
 @bug(f"{_ANSWERING}::test_what_is_erased_counts_no_more")
@@ -168,3 +169,11 @@ def an_answer_that_is_no_share() -> None:
 
     measured = "float(Fraction(measured, STEPS * shown.time))"
     rewrite(LinearQueries.measure, (f"min(1.0, max(0.0, {measured}))", measured))
+
+
+@bug(f"{_RESTORED}::test_records_that_a_restored_database_does_not_have_are_counted_no_more")
+def records_that_count_though_their_database_is_gone() -> None:
+    """Queries are compared with records that have not paid for it in the database that was put back."""
+    from service.publishing.answering import Answerer
+
+    rewrite(Answerer._count, (" or held.time > stop", ""))

@@ -14,9 +14,7 @@ def a_plan_of_slots_that_are_set_aside() -> None:
     """It promises less noise than releases get, which are of fewer records."""
     from service.mechanisms.on_schedule import OnSchedule
 
-    rewrite(
-        OnSchedule._planned, ("charge, self.training.least(pattern.records), center", "charge, pattern.records, center")
-    )
+    rewrite(OnSchedule._planned, ("self.training.least(pattern.records)", "pattern.records"))
 
 
 @bug(f"{_FITS}::test_the_noise_of_a_regression_is_for_the_origin_that_it_starts_from[origin1]")
@@ -24,7 +22,7 @@ def a_plan_that_starts_from_zero() -> None:
     """It promises less noise than a regression gets near weights that are long."""
     from service.mechanisms.on_schedule import OnSchedule
 
-    rewrite(OnSchedule._planned, ("self.origin if self._has_known_center(pattern) else None", "None"))
+    rewrite(OnSchedule._perturbed, ("self.origin if self._has_known_center(pattern) else None", "None"))
 
 
 @bug(f"{_FITS}::test_the_noise_of_gradients_is_known_of_however_many_units_they_are")
@@ -33,6 +31,22 @@ def a_plan_that_does_not_know_the_noise_of_gradients() -> None:
     from service.mechanisms.scheduled.mechanism import Scheduled
 
     wrap(Scheduled, "unknown", lambda true, self, pattern: true(self, pattern) if self.unit is None else "by units")
+
+
+@bug(f"{_FITS}::test_a_plan_of_a_large_fit_does_not_tell_how_many_steps_its_units_let_it_take")
+def a_plan_of_steps_that_few_units_do_not_take() -> None:
+    """It states the noise of a fit of as many units as records, whose steps are more and noisier."""
+    from service.mechanisms.scheduled.mechanism import Scheduled
+
+    wrap(Scheduled, "_least", lambda _true, self, pattern: self._planned(pattern))
+
+
+@bug("tests/mechanisms/test_notes.py::test_noise_is_compared_with_the_most_that_records_can_do[gaussian-9-4-0.1]")
+def notes_that_forget_the_steps_of_a_fit_of_units() -> None:
+    """Noise is said to be larger than it is, by as many times as the root of the number of steps."""
+    from service.mechanisms import notes
+
+    rewrite(notes.noise_ratio, ('stated.get("steps") or ', ""))
 
 
 @bug(f"{_FITS}::test_a_pull_that_depends_on_the_number_of_units_is_not_stated")

@@ -12,15 +12,16 @@ from service.streams.schema import StreamSchema
 from service.streams.units import contributions
 
 BATCH, FEATURES = 8, 2
+LARGE = 15_000  # with so many units gradients take more steps than with two
 CLASSES = {"features": FEATURES, "task": {"kind": "classification", "classes": 2}}
 REGRESSION = {"features": FEATURES, "task": {"kind": "regression", "bound": 1.0}}
 DESCENT, OUTPUT = {"kind": "noisy_gradient_descent"}, {"kind": "output_perturbation"}
 UNIT = {"unit": {"max_records": 4}}
 
 
-def publication(learner, stream=CLASSES):
+def publication(learner, stream=CLASSES, batch=BATCH):
     """One that begins now."""
-    batches = {"kind": "independent_batches", "batch": BATCH}
+    batches = {"kind": "independent_batches", "batch": batch}
     body = {"mechanism": batches, "learner": learner, "privacy": {"epsilon": 1, "delta": 1e-6}}
     return build(StreamSchema.model_validate(stream), PublicationConfiguration.model_validate(body).begun())
 
@@ -29,7 +30,7 @@ def planned_and_released(mechanism, slots=range(BATCH), **more):
     """Return how a plan states the first fit, and how its release is perturbed, of records in those slots."""
     x, y = np.zeros((len(slots), FEATURES), dtype=np.float32), np.zeros(len(slots))
     records = Records(x=x, y=y, slots=np.array(slots), **more)
-    (release,) = mechanism.step(BATCH, (), 1, lambda start, end: records).releases
+    (release,) = mechanism.step(mechanism.next_time(0), (), 1, lambda start, end: records).releases
     (fit,) = mechanism.plan()["fits"]
     return fit, release.perturbation
 
@@ -58,6 +59,21 @@ def test_the_noise_of_gradients_is_known_of_however_many_units_they_are():
     fit, perturbation = planned_and_released(publication(DESCENT, CLASSES | UNIT), **of_two_units())
     assert (fit["sensitivity"], fit["noise"]["scale"]) == (perturbation.sensitivity, perturbation.noise.scale)
     assert "at_least" not in fit
+
+
+def test_a_plan_of_a_large_fit_does_not_tell_how_many_steps_its_units_let_it_take():
+    mechanism = publication(DESCENT, CLASSES | UNIT, batch=LARGE)
+    fit, perturbation = planned_and_released(mechanism, **of_two_units())
+    assert fit["noise"]["scale"] is fit["noise"]["steps"] is fit["noise"]["expected_norm"] is fit["sensitivity"] is None
+    least = fit["at_least"]
+    assert "more steps" in least["why"]
+    assert (least["sensitivity"], least["scale"]) == (perturbation.sensitivity, perturbation.noise.scale)
+    of_all = {"weights": np.ones(LARGE), "units": LARGE, "owners": np.arange(LARGE)}
+    _, perturbation = planned_and_released(mechanism, range(LARGE), **of_all)
+    assert least["scale"] < perturbation.noise.scale
+    assert least["steps"] < perturbation.steps
+    fit, perturbation = planned_and_released(publication(DESCENT, batch=LARGE), range(LARGE))
+    assert (fit["noise"]["steps"], fit["noise"]["scale"]) == (perturbation.steps, perturbation.noise.scale)
 
 
 def test_a_pull_that_depends_on_the_number_of_units_is_not_stated():
