@@ -25,6 +25,7 @@ from service.log import (
     Overtaken,
     Position,
     Reader,
+    Resumed,
     appender,
     read_primaries,
 )
@@ -156,6 +157,14 @@ def test_what_is_numbered_is_trimmed_and_nothing_else(url: str, log: str):
     assert (backlog.backlog_batches, backlog.backlog_bytes) == (2, 50)
     reader.check(log, position)
     reader.close()
+
+
+def test_a_log_goes_on_with_the_first_batch_that_is_not_numbered(url: str, log: str, redis: Redis):
+    """However much of what is numbered it still holds: its worker may have died before it trimmed."""
+    first, second = doing(url, appending(log, 10), appending(log, 20))
+    numbered, entries = Position(entry=first.entry, sequence=1), f"perennial:{{{log}}}:entries"
+    assert doing(url, lambda appender: appender.resume(log, numbered)) == [Resumed(sequence=1, lost_batches=0)]
+    assert [entry for entry, _ in redis.xrange(entries)] == [second.entry.encode()]
 
 
 @pytest.mark.parametrize("way", ["flushed", "made anew", "older", "emptied", "cut"])

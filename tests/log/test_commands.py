@@ -134,6 +134,26 @@ def test_who_waits_on_a_lost_connection_is_told_and_the_next_command_gets_anothe
     asyncio.run(ask())
 
 
+def test_all_others_on_a_lost_connection_are_told_where_one_waits_no_more(servers):
+    async def ask() -> None:
+        async with relayed(servers.redis_url) as (relay, sender):
+            relay.free.set()
+            assert await sender.send([("ECHO", "first")]) == [b"first"]
+            relay.free.clear()
+            gone, stays = (asyncio.create_task(sender.send([("ECHO", each)])) for each in ("gone", "stays"))
+            await asyncio.sleep(0)
+            gone.cancel()
+            waiting = [each.future for each in sender._open[0]._due]
+            sender._open[0].close()
+            await asyncio.sleep(0)  # the loop says that it is lost
+            assert [each.done() for each in waiting] == [True, True]
+            with pytest.raises(LogUnavailable):
+                await stays
+            relay.free.set()
+
+    asyncio.run(ask())
+
+
 def test_one_who_waits_no_more_takes_no_answer_of_others(servers):
     async def ask() -> None:
         sender = Commands(servers.redis_url)

@@ -307,3 +307,11 @@ def sessions_that_stay_for_ever() -> None:
     from service.store import sessions
 
     rewrite(sessions.begin, ("(sessions.c.expires_at < func.now()) | ", ""))
+
+
+@bug(f"{_SESSIONS}::test_signing_out_ends_it_where_it_is_remembered_and_no_notification_comes")
+def a_session_that_goes_on_after_its_end_until_a_notification_comes() -> None:
+    """Somebody signs out, and the next person at the browser looks on."""
+    from service.api.routes import sessions
+
+    rewrite(sessions.sign_out, ("shared.keys.look_again()", "pass"))

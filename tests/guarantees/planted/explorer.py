@@ -64,3 +64,49 @@ def one_order_for_all_runs() -> None:
     from service.explorer import comparison
 
     rewrite(comparison.run, ("default_rng(cell.run)", "default_rng(0)"))
+
+
+_EPSILON = "tests/explorer/test_comparison.py::test_a_run_has_its_own_epsilon_and_one_without_noise_the_largest"
+
+
+@bug(_EPSILON)
+def runs_that_all_have_the_largest_epsilon() -> None:
+    """A comparison shows that privacy costs nothing, however little may be lost."""
+    from service.explorer import comparison
+
+    rewrite(comparison.run, ("cell.epsilon or float(max(comparison.epsilons))", "float(max(comparison.epsilons))"))
+
+
+@bug(_EPSILON)
+def a_run_without_noise_that_stands_and_falls_with_the_smallest_epsilon() -> None:
+    """Where a line can't run at the smallest one, nothing without noise stands beside the others."""
+    from service.explorer import comparison
+
+    rewrite(comparison.run, ("float(max(comparison.epsilons))", "float(min(comparison.epsilons))"))
+
+
+@bug("tests/explorer/test_comparison.py::test_a_line_ends_where_a_publication_would_halt")
+def a_line_that_goes_on_where_a_publication_halts() -> None:
+    """Somebody chooses a mechanism that would halt."""
+    from service.explorer import comparison
+
+    rewrite(comparison.releases, ("if step.halts is not None:", "if False:"))
+
+
+_MARGIN = "tests/explorer/test_advice.py::test_a_score_is_known_to_two_standard_deviations"
+
+
+@bug(_MARGIN)
+def a_margin_of_one_standard_deviation() -> None:
+    """One score in three is farther off than it says."""
+    from service.explorer import advice
+
+    rewrite(advice.advise, ("2.0 * float(private[0].std())", "float(private[0].std())"))
+
+
+@bug(_MARGIN)
+def a_margin_of_a_single_record() -> None:
+    """A score that is known well looks as if nothing were known."""
+    from service.explorer import advice
+
+    rewrite(advice.advise, (" / math.sqrt(len(exact))", ""))

@@ -310,3 +310,21 @@ def a_clock_that_runs_for_the_first_command_alone() -> None:
     from service.log.pipelined import PipelinedConnection
 
     rewrite(PipelinedConnection._look, ("elif self._due:", "elif False:"))
+
+
+@bug(f"{_APPENDING}::test_a_log_goes_on_with_the_first_batch_that_is_not_numbered")
+def a_log_that_goes_on_with_what_has_numbers() -> None:
+    """A stream that is resumed numbers its last batches a second time."""
+    from service.log import appender
+
+    trim = "redis.call('XTRIM', entries, 'MINID', '=', after)"
+    assert appender._RESUME.count(trim) == 1
+    appender._RESUME = appender._RESUME.replace(trim, "")
+
+
+@bug("tests/log/test_commands.py::test_all_others_on_a_lost_connection_are_told_where_one_waits_no_more")
+def a_request_that_was_given_up_and_keeps_others_waiting() -> None:
+    """Requests that share a lost connection with one whose client has gone wait for ever."""
+    from service.log.pipelined import PipelinedConnection
+
+    rewrite(PipelinedConnection.connection_lost, ("if not due.future.done():", "if True:"))
