@@ -132,6 +132,15 @@ def test_signing_out_ends_it_where_it_is_remembered_and_no_notification_comes(se
     refused(visitor.get("/v1/session"), 401, "unauthenticated")
 
 
+def test_a_revoked_key_is_dead_where_it_is_remembered_and_no_notification_comes(service: Service, monkeypatch):
+    monkeypatch.setattr(known_keys, "KEY_CACHE_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr(Notifier, "_call", lambda *_: None)
+    key = ok(service.client().post("/v1/keys", json={"name": "of-a-thief", "scopes": ["read"]}), 201)
+    ok(service.client(key["key"]).get("/v1/streams"))
+    assert service.client().delete(f"/v1/keys/{key['id']}").status_code == 204
+    refused(service.client(key["key"]).get("/v1/streams"), 401, "unauthenticated")
+
+
 def test_it_ends_with_its_key_and_in_time(service: Service, visitor):
     key = ok(service.client().post("/v1/keys", json={"name": "of-a-visitor", "scopes": ["read"]}), 201)
     sign_in(visitor, key["key"])

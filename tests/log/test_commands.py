@@ -181,6 +181,17 @@ def _lost_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UnixDomainSocketConnection, "connect", connect_and_lose)
 
 
+def _closed_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library was told, and `PipelinedConnection` never will be: this side of the connection is open."""
+    connect = UnixDomainSocketConnection.connect
+
+    async def connect_and_hear(self: UnixDomainSocketConnection) -> None:
+        await connect(self)
+        self._reader.feed_eof()
+
+    monkeypatch.setattr(UnixDomainSocketConnection, "connect", connect_and_hear)
+
+
 def _lost_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     connect = Commands._connect
 
@@ -192,7 +203,7 @@ def _lost_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Commands, "_connect", connect_and_lose)
 
 
-@pytest.mark.parametrize("lose", [_lost_before_it_is_used, _lost_before_anything_is_sent])
+@pytest.mark.parametrize("lose", [_lost_before_it_is_used, _lost_before_anything_is_sent, _closed_by_the_server])
 def test_a_connection_that_is_lost_at_once_keeps_nobody_waiting(servers, monkeypatch, lose):
     """A proxy closes connections so while its server is away: requests must fail, and neither hang nor connect on."""
 
