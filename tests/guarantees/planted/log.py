@@ -336,3 +336,32 @@ def a_connection_that_its_server_had_closed_before() -> None:
     from service.log.pipelined import PipelinedConnection
 
     rewrite(PipelinedConnection.__init__, ("library._reader.at_eof() or ", ""))
+
+
+_STATELESS = f"{_APPENDING}::test_a_log_that_lost_its_state_goes_on_behind_what_it_holds"
+
+
+def _resuming(old: str, new: str) -> None:
+    """Change the script that makes a log go on."""
+    from service.log import appender
+
+    assert appender._RESUME.count(old) == 1
+    appender._RESUME = appender._RESUME.replace(old, new)
+
+
+@bug(_STATELESS)
+def numbers_of_batches_that_come_twice() -> None:
+    """A log that lost its state gives new batches the numbers of those that it holds, and its stream halts again."""
+    _resuming("last and last[2] or sequence", "sequence")
+
+
+@bug(_STATELESS)
+def a_log_that_forgets_how_long_it_is() -> None:
+    """Less waits than is there, and the bound in bytes is passed."""
+    _resuming("string.format('%.0f', last[4] + #last[6])", "last[4]")
+
+
+@bug(_STATELESS)
+def a_log_that_counts_what_was_trimmed() -> None:
+    """A stream is refused as full although hardly anything waits."""
+    _resuming("'trimmed', first and first[4] or 0", "'trimmed', 0")
