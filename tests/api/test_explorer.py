@@ -281,12 +281,12 @@ def test_a_table_has_the_settings_of_each_line_and_scores_in_the_last_row_of_eac
     lines = [{"name": "windows", "delta": 0}, {"name": "online", "delta": 1e-6}]
     scores = dict.fromkeys(SCORES, 0.25)
     curve = [(20, 0.5), (40, 0.75)]
-    found = [
+    findings = [
         routes.Found(line=line, epsilon=epsilon, run=0, curve=curve, scores=scores)
         for line, epsilon in ((0, None), (1, 2.0))
     ]
     made = SimpleNamespace(id=7, comparison={"lines": lines})
-    monkeypatch.setattr(routes, "_findings", lambda *_: (made, found))
+    monkeypatch.setattr(routes, "_findings", lambda *_: (made, findings))
     rows = list(csv.DictReader(io.StringIO(service.client().get(f"{PATH}/explorations/7/table").text)))
     columns = ("line", "epsilon", "delta", "records", "accuracy", "recall")
     assert [tuple(row[name] for name in columns) for row in rows] == [

@@ -154,7 +154,7 @@ def test_the_best_mean_score_with_noise_is_recommended_whatever_is_best_without(
 
 
 def test_a_score_is_known_to_two_standard_deviations(monkeypatch):
-    """Of 16 records of which half are predicted rightly: 2 · 0.5 / √16."""
+    """With 16 records, half of them predicted rightly: 2 · 0.5 / √16."""
     monkeypatch.setattr(advising, "_scores", lambda *_: np.tile([0.0, 1.0], 8))
     advice = advise(made(), epsilon=1, delta=1e-6, runs=1)
     assert {each.margin for each in advice.measured} == {0.25}

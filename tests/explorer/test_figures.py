@@ -51,7 +51,7 @@ def test_fits_without_noise_are_the_same_in_any_unit():
 
 
 def test_a_release_that_is_followed_at_the_next_checkpoint_is_not_shown(monkeypatch):
-    """Of 64 records every 1.6th is one: 10, 11, 13, 14, 16, …"""
+    """Every 1.6th of 64 records is one: 10, 11, 13, 14, 16, …"""
     monkeypatch.setattr(
         compared, "releases", lambda *_: iter([(release(10), 15), (release(15), 16), (release(16), 99)])
     )

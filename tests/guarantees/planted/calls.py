@@ -86,7 +86,7 @@ def a_journal_whose_changes_are_undone_from_memory() -> None:
 
 @bug(f"{_CALLS}::test_what_was_skipped_has_no_entry_in_the_receipt")
 def an_entry_of_a_batch_that_was_skipped() -> None:
-    """Whoever asks for the numbers of the records waits for them for ever."""
+    """To ask for the numbers of the records never ends."""
     from perennial import appending
 
     rewrite(appending.append, ("entries += [entry] if entry else []", "entries += [entry]"))

@@ -12,7 +12,7 @@ _LOSS = f"{_PREDICTING}::test_predictions_are_the_services_whatever_the_loss"
 
 @bug(f"{_MAP}[random_fourier]")
 def records_that_are_predicted_as_the_first_ones() -> None:
-    """Of many records, all get the labels of the first few thousand."""
+    """All of many records get the labels of the first few thousand."""
     from perennial import feature_maps
 
     rewrite(feature_maps.FeatureMap.__call__, ("x[start : start + rows]", "x[: min(rows, len(x) - start)]"))
