@@ -216,6 +216,13 @@ def test_a_limited_admin_can_not_make_a_wider_key(service: Service):
     assert client.get("/v1/keys").status_code == 403
 
 
+def test_a_limited_admin_can_revoke_no_key(service: Service):
+    client = service.client(service.key("admin", streams=[service.stream()]))
+    made = ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read"]}), 201)
+    assert client.delete(f"/v1/keys/{made['id']}").status_code == 403
+    ok(service.client(made["key"]).get("/v1/streams"))
+
+
 def test_a_key_is_shown_once_and_a_revoked_one_is_dead_at_once(service: Service):
     made = ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read"]}), 201)
     client = service.client(made["key"])

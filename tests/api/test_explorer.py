@@ -9,7 +9,9 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -242,6 +244,7 @@ def test_a_data_set_that_is_gone_is_told(service: Service):
         ({"lines": []}, "lines"),
         ({"lines": [WINDOWS | {"learner": {"kind": "noisy_gradient_descent"}}]}, "lines.0.learner.kind"),
         ({"feature_map": {"kind": "hog", "width": 9, "height": 9}}, "feature_map"),
+        ({"lines": [WINDOWS, WINDOWS | {"learner": {"kind": "noisy_gradient_descent"}}]}, "lines.1.learner.kind"),
         ({"runs": 11}, "runs"),
         ({"more": 1}, "more"),
     ],
@@ -272,6 +275,47 @@ def test_a_key_keeps_so_many_data_sets_and_no_more(service: Service):
         upload(client, table(10))
     answer = client.post(f"{PATH}/datasets", content=table(10), headers={"Content-Type": "text/csv"})
     refused(answer, 409, "too-many-kept")
+
+
+def test_a_table_has_the_settings_of_each_line_and_scores_in_the_last_row_of_each_run(service: Service, monkeypatch):
+    lines = [{"name": "windows", "delta": 0}, {"name": "online", "delta": 1e-6}]
+    scores = dict.fromkeys(SCORES, 0.25)
+    curve = [(20, 0.5), (40, 0.75)]
+    findings = [
+        routes.Found(line=line, epsilon=epsilon, run=0, curve=curve, scores=scores)
+        for line, epsilon in ((0, None), (1, 2.0))
+    ]
+    made = SimpleNamespace(id=7, comparison={"lines": lines})
+    monkeypatch.setattr(routes, "_findings", lambda *_: (made, findings))
+    rows = list(csv.DictReader(io.StringIO(service.client().get(f"{PATH}/explorations/7/table").text)))
+    columns = ("line", "epsilon", "delta", "records", "accuracy", "recall")
+    assert [tuple(row[name] for name in columns) for row in rows] == [
+        ("windows", "without noise", "", "20", "0.5", ""),
+        ("windows", "without noise", "", "40", "0.25", "0.25"),
+        ("online", "2.0", "1e-06", "20", "0.5", ""),
+        ("online", "2.0", "1e-06", "40", "0.25", "0.25"),
+    ]
+
+
+def test_the_column_of_classes_is_the_one_that_is_named(service: Service):
+    client = service.client(service.key("read"))
+    content = "".join(f"{row % 3},{row},{row % 2}\n" for row in range(12)).encode()
+    assert [upload(client, content, **query)["classes"] for query in ({}, {"label": "1"})] == [2, 3]
+
+
+def test_the_run_under_way_counts_as_far_as_it_is():
+    shown = dict.fromkeys(("id", "comparison", "reason", "created_at", "ended_at"))
+    shown |= {"id": 1, "comparison": {}, "cells": 4, "done": 1, "created_at": datetime.now(UTC)}
+    parts = [routes._info(SimpleNamespace(**shown, state=state, progress=0.5)) for state in ("running", "cancelled")]
+    assert [each.progress for each in parts] == [0.375, 0.25]
+
+
+def test_only_so_many_comparisons_wait(servers, tmp_path, monkeypatch):
+    monkeypatch.setattr(routes, "MOST_UNDER_WAY", 1)
+    settings = make_world(servers, tmp_path).settings
+    with serving(settings) as url, contextlib.closing(Service(url, ADMIN_KEY, settings).client()) as client:
+        ok(client.post(f"{PATH}/explorations", json=comparison("weather")), 202)
+        refused(client.post(f"{PATH}/explorations", json=comparison("weather")), 409, "too-many-kept")
 
 
 def test_without_an_explorer_nothing_is_taken(servers, tmp_path):

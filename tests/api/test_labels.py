@@ -1,5 +1,6 @@
 """Labels that people give: asked for over HTTP, leased, given once, waited for so long and no longer."""
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
+from service.api.notifier import Notifier
+from service.api.routes.labels import LOOK_AGAIN_SECONDS
 from service.ledger.verify import look
 from service.store import labels
 from service.store.database import Database
@@ -124,6 +127,23 @@ def test_nobody_is_asked_for_what_another_is_at_until_the_lease_ends(service: Se
     change_requests(service, publication, leased_until=func.now())
     again = next_request(service, publication)
     assert again["record"] in {first["record"], *(each["record"] for each in others)}
+
+
+def test_who_waits_looks_again_for_what_another_let_lie(service: Service, monkeypatch):
+    """Nobody tells that a lease has ended."""
+    stream, waits = unlabelled(service), []
+    publication = publish(service, stream, lease_seconds=600)
+    post(service, stream, np.ones((4, 2)))
+    for _ in range(next_request(service, publication)["waiting"] - 1):
+        next_request(service, publication, wait=0)
+
+    async def wait(_: asyncio.Event, seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.to_thread(change_requests, service, publication, leased_until=func.now())
+
+    monkeypatch.setattr(Notifier, "wait", staticmethod(wait))
+    assert next_request(service, publication) is not None
+    assert waits == [LOOK_AGAIN_SECONDS]
 
 
 @pytest.mark.more

@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from service.api.http.problems import Problem
+from service.api.routes.records import only_once
 from service.api.services import Services
 from service.store.database import Database
 from tests.conftest import wait_until
@@ -55,6 +58,19 @@ def test_who_asks_while_it_is_answered_gets_an_answer_of_his_own(services):
         assert not services.put
 
     asyncio.run(ask())
+
+
+def test_one_idempotency_key_runs_at_once_on_two_streams_and_only_once_on_each():
+    """A producer may name its batches alike on all of its streams."""
+    shared, key = SimpleNamespace(running=set()), SimpleNamespace(id=1)
+    one, other = SimpleNamespace(log="one"), SimpleNamespace(log="other")
+    with only_once(shared, one, key, "a"), only_once(shared, other, key, "a"):
+        with pytest.raises(Problem) as refusal, only_once(shared, other, key, "a"):
+            pass
+        assert refusal.value.slug == "idempotency-running"
+        with only_once(shared, other, SimpleNamespace(id=2), "a"):
+            pass
+    assert shared.running == set()
 
 
 def test_who_goes_away_takes_nobody_elses_answer_with_him(services):

@@ -9,12 +9,14 @@ import pytest
 import sqlalchemy
 from pydantic import SecretStr
 
+from service.api.auth import known_keys
 from service.api.auth.credentials import PAGE_HEADER, SESSION_COOKIE
+from service.api.notifier import Notifier
 from service.store import keys, sessions
 from service.store.database import Database
 from tests.api.test_labels import post, publish, unlabelled
 from tests.api.test_records import refused
-from tests.conftest import Service, make_world, ok, serving, wait_until
+from tests.conftest import HANG_SECONDS, Service, make_world, ok, serving, wait_until
 
 PAGE = {PAGE_HEADER: "1"}
 
@@ -117,6 +119,26 @@ def test_signing_out_ends_it_for_whoever_kept_the_cookie(service: Service, visit
     assert SESSION_COOKIE not in visitor.cookies
     visitor.cookies.set(SESSION_COOKIE, secret)
     refused(visitor.get("/v1/session"), 401, "unauthenticated")
+
+
+def test_signing_out_ends_it_where_it_is_remembered_and_no_notification_comes(service: Service, visitor, monkeypatch):
+    sign_in(visitor, service.key("read"))
+    monkeypatch.setattr(known_keys, "KEY_CACHE_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr(Notifier, "_call", lambda *_: None)
+    ok(visitor.get("/v1/session"))
+    secret = visitor.cookies[SESSION_COOKIE]
+    assert visitor.delete("/v1/session", headers=PAGE).status_code == 204
+    visitor.cookies.set(SESSION_COOKIE, secret)
+    refused(visitor.get("/v1/session"), 401, "unauthenticated")
+
+
+def test_a_revoked_key_is_dead_where_it_is_remembered_and_no_notification_comes(service: Service, monkeypatch):
+    monkeypatch.setattr(known_keys, "KEY_CACHE_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr(Notifier, "_call", lambda *_: None)
+    key = ok(service.client().post("/v1/keys", json={"name": "of-a-thief", "scopes": ["read"]}), 201)
+    ok(service.client(key["key"]).get("/v1/streams"))
+    assert service.client().delete(f"/v1/keys/{key['id']}").status_code == 204
+    refused(service.client(key["key"]).get("/v1/streams"), 401, "unauthenticated")
 
 
 def test_it_ends_with_its_key_and_in_time(service: Service, visitor):

@@ -153,6 +153,14 @@ def test_the_best_mean_score_with_noise_is_recommended_whatever_is_best_without(
     assert [each.partition(":")[0] for each in advice.left_out] == [min(places, key=places.get)]
 
 
+def test_a_score_is_known_to_two_standard_deviations(monkeypatch):
+    """With 16 records, half of them predicted rightly: 2 · 0.5 / √16."""
+    monkeypatch.setattr(advising, "_scores", lambda *_: np.tile([0.0, 1.0], 8))
+    advice = advise(made(), epsilon=1, delta=1e-6, runs=1)
+    assert {each.margin for each in advice.measured} == {0.25}
+    assert "accuracy 0.500 ± 0.250" in report(advice)
+
+
 def test_a_regression_is_judged_by_r_squared():
     """At so large an ε its models tell most of a label that is one of two columns, and a bit of noise."""
     sample = made()

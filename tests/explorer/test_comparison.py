@@ -1,5 +1,7 @@
 """A comparison's runs and its figures of the models: against the definitions, on made-up data."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,9 @@ from service.explorer.comparison import Cell, Comparison, cells, mechanism, run
 from service.explorer.datasets import Dataset
 from service.explorer.scores import SCORES, score
 from service.learning.records import Records
+from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import Refused
+from service.mechanisms.mechanism import Step
 from tests import chance
 
 LINES = [
@@ -142,6 +146,33 @@ def test_each_run_has_an_order_of_its_own_if_any_is_asked_for():
     by_chance = Dataset(x=data(200).x, y=np.roll(data(200).y, 1), names=("a", "b"))
     one, again, other = (run(comparison(shuffle=True), cell, by_chance) for cell in quiet)
     assert one == again != other
+
+
+def test_a_run_has_its_own_epsilon_and_one_without_noise_the_largest(monkeypatch):
+    """At a small one not every line can run, but the comparison with it stays."""
+    epsilons = []
+
+    def releases(publication, *_):
+        epsilons.append(publication.privacy.epsilon)
+        return iter(())
+
+    monkeypatch.setattr(compared, "releases", releases)
+    for epsilon in (1.0, 1000.0, None):
+        run(comparison(), Cell(line=0, epsilon=epsilon, run=0), data(80))
+    assert epsilons == [1, 1000, 1000]
+
+
+def test_a_line_ends_where_a_publication_would_halt():
+    """It shows what came before, and no model that the service would not release."""
+    models = [SimpleNamespace(role="model", time=time) for time in (10, 20)]
+    steps = iter([Step(releases=(models[0],), chain=()), Step(releases=(models[1],), chain=(), halts="no more")])
+    publication = SimpleNamespace(
+        next_time=lambda time: time + 10, taken_at=lambda due, _: due, step=lambda *_: next(steps)
+    )
+    shown = compared.releases(publication, None, 50)
+    assert next(shown) == (models[0], 20)
+    with pytest.raises(Inaccurate, match="no more"):
+        next(shown)
 
 
 @pytest.mark.parametrize("epsilon", [None, 1.0])

@@ -25,6 +25,7 @@ from service.log import (
     Overtaken,
     Position,
     Reader,
+    Resumed,
     appender,
     read_primaries,
 )
@@ -156,6 +157,49 @@ def test_what_is_numbered_is_trimmed_and_nothing_else(url: str, log: str):
     assert (backlog.backlog_batches, backlog.backlog_bytes) == (2, 50)
     reader.check(log, position)
     reader.close()
+
+
+def test_a_log_goes_on_with_the_first_batch_that_is_not_numbered(url: str, log: str, redis: Redis):
+    """However much of what is numbered it still holds: its worker may have died before it trimmed."""
+    first, second = doing(url, appending(log, 10), appending(log, 20))
+    numbered, entries = Position(entry=first.entry, sequence=1), f"perennial:{{{log}}}:entries"
+    assert doing(url, lambda appender: appender.resume(log, numbered)) == [Resumed(sequence=1, lost_batches=0)]
+    assert [entry for entry, _ in redis.xrange(entries)] == [second.entry.encode()]
+
+
+def test_a_log_that_lost_its_state_goes_on_behind_what_it_holds(url: str, log: str, redis: Redis):
+    first, *_ = doing(url, *[appending(log, size) for size in (10, 20, 30)])
+    entries, state = (f"perennial:{{{log}}}:{part}" for part in ("entries", "state"))
+    redis.delete(state)
+    numbered = Position(entry=first.entry, sequence=1)
+    resumed, _, backlogs = doing(
+        url,
+        lambda appender: appender.resume(log, numbered),
+        appending(log, 5),
+        lambda appender: appender.backlogs({log: numbered}),
+    )
+    assert resumed == Resumed(sequence=1, lost_batches=None)
+    assert [fields[b"sequence"] for _, fields in redis.xrange(entries)] == [b"2", b"3", b"4"]
+    assert redis.hmget(state, "total", "trimmed") == [b"65", b"10"]
+    assert (backlogs[log].backlog_batches, backlogs[log].backlog_bytes) == (3, 55)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "goes_on"),
+    [
+        (("open", 5), ("closed", 5), True),
+        (("open", 5), ("left", 0), True),
+        (("open", 5), ("closed", 6), False),
+        (("open", 5), ("open", 5), False),
+        (("open", 5), ("lost", 0), False),
+        (("closed", 5), ("closed", 5), False),
+    ],
+)
+def test_a_log_goes_on_after_one_that_takes_nothing_and_ends_no_later(url: str, mine, others, goes_on):
+    """One that came back with a backup ends before the other one."""
+    with closing(MovedLog(read_primaries(url).every()[0], token_hex(16), 1)) as moved:
+        moved.state = lambda: mine
+        assert moved.goes_on_after(SimpleNamespace(state=lambda: others)) is goes_on
 
 
 @pytest.mark.parametrize("way", ["flushed", "made anew", "older", "emptied", "cut"])

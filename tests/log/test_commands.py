@@ -134,6 +134,26 @@ def test_who_waits_on_a_lost_connection_is_told_and_the_next_command_gets_anothe
     asyncio.run(ask())
 
 
+def test_all_others_on_a_lost_connection_are_told_where_one_waits_no_more(servers):
+    async def ask() -> None:
+        async with relayed(servers.redis_url) as (relay, sender):
+            relay.free.set()
+            assert await sender.send([("ECHO", "first")]) == [b"first"]
+            relay.free.clear()
+            gone, stays = (asyncio.create_task(sender.send([("ECHO", each)])) for each in ("gone", "stays"))
+            await asyncio.sleep(0)
+            gone.cancel()
+            waiting = [each.future for each in sender._open[0]._due]
+            sender._open[0].close()
+            await asyncio.sleep(0)  # the loop says that it is lost
+            assert [each.done() for each in waiting] == [True, True]
+            with pytest.raises(LogUnavailable):
+                await stays
+            relay.free.set()
+
+    asyncio.run(ask())
+
+
 def test_one_who_waits_no_more_takes_no_answer_of_others(servers):
     async def ask() -> None:
         sender = Commands(servers.redis_url)
@@ -161,6 +181,17 @@ def _lost_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UnixDomainSocketConnection, "connect", connect_and_lose)
 
 
+def _closed_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library was told, and `PipelinedConnection` never will be: this side of the connection is open."""
+    connect = UnixDomainSocketConnection.connect
+
+    async def connect_and_hear(self: UnixDomainSocketConnection) -> None:
+        await connect(self)
+        self._reader.feed_eof()
+
+    monkeypatch.setattr(UnixDomainSocketConnection, "connect", connect_and_hear)
+
+
 def _lost_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     connect = Commands._connect
 
@@ -172,7 +203,7 @@ def _lost_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Commands, "_connect", connect_and_lose)
 
 
-@pytest.mark.parametrize("lose", [_lost_before_it_is_used, _lost_before_anything_is_sent])
+@pytest.mark.parametrize("lose", [_lost_before_it_is_used, _lost_before_anything_is_sent, _closed_by_the_server])
 def test_a_connection_that_is_lost_at_once_keeps_nobody_waiting(servers, monkeypatch, lose):
     """A proxy closes connections so while its server is away: requests must fail, and neither hang nor connect on."""
 

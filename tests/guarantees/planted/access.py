@@ -315,3 +315,11 @@ def a_last_key_that_is_revoked_beside_one_that_was_already() -> None:
     from service.store import keys
 
     rewrite(keys.revoke, ("keys.c.revoked_at.is_(None), keys.c.streams", "keys.c.streams"))
+
+
+@bug(f"{_SESSIONS}::test_signing_out_ends_it_where_it_is_remembered_and_no_notification_comes")
+def a_session_that_goes_on_after_its_end_until_a_notification_comes() -> None:
+    """Somebody signs out, and the next person at the browser looks on."""
+    from service.api.routes import sessions
+
+    rewrite(sessions.sign_out, ("shared.keys.look_again()", "pass"))

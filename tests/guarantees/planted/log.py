@@ -310,3 +310,58 @@ def a_clock_that_runs_for_the_first_command_alone() -> None:
     from service.log.pipelined import PipelinedConnection
 
     rewrite(PipelinedConnection._look, ("elif self._due:", "elif False:"))
+
+
+@bug(f"{_APPENDING}::test_a_log_goes_on_with_the_first_batch_that_is_not_numbered")
+def a_log_that_goes_on_with_what_has_numbers() -> None:
+    """A stream that is resumed numbers its last batches a second time."""
+    from service.log import appender
+
+    trim = "redis.call('XTRIM', entries, 'MINID', '=', after)"
+    assert appender._RESUME.count(trim) == 1
+    appender._RESUME = appender._RESUME.replace(trim, "")
+
+
+@bug("tests/log/test_commands.py::test_all_others_on_a_lost_connection_are_told_where_one_waits_no_more")
+def a_request_that_was_given_up_and_keeps_others_waiting() -> None:
+    """Requests that share a lost connection with one whose client has gone wait for ever."""
+    from service.log.pipelined import PipelinedConnection
+
+    rewrite(PipelinedConnection.connection_lost, ("if not due.future.done():", "if True:"))
+
+
+@bug("tests/log/test_commands.py::test_a_connection_that_is_lost_at_once_keeps_nobody_waiting[_closed_by_the_server]")
+def a_connection_that_its_server_had_closed_before() -> None:
+    """A request is sent where nobody reads, and waits until its time is over."""
+    from service.log.pipelined import PipelinedConnection
+
+    rewrite(PipelinedConnection.__init__, ("library._reader.at_eof() or ", ""))
+
+
+_STATELESS = f"{_APPENDING}::test_a_log_that_lost_its_state_goes_on_behind_what_it_holds"
+
+
+def _resuming(old: str, new: str) -> None:
+    """Change the script that makes a log go on."""
+    from service.log import appender
+
+    assert appender._RESUME.count(old) == 1
+    appender._RESUME = appender._RESUME.replace(old, new)
+
+
+@bug(_STATELESS)
+def numbers_of_batches_that_come_twice() -> None:
+    """A log that lost its state gives new batches the numbers of those that it holds, and its stream halts again."""
+    _resuming("last and last[2] or sequence", "sequence")
+
+
+@bug(_STATELESS)
+def a_log_that_forgets_how_long_it_is() -> None:
+    """Less waits than is there, and the bound in bytes is passed."""
+    _resuming("string.format('%.0f', last[4] + #last[6])", "last[4]")
+
+
+@bug(_STATELESS)
+def a_log_that_counts_what_was_trimmed() -> None:
+    """A stream is refused as full although hardly anything waits."""
+    _resuming("'trimmed', first and first[4] or 0", "'trimmed', 0")
