@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.inputs.words import explained
+from service.mechanisms.configuration import AskedPublication
 
 
 class Bounds(BaseModel):
@@ -46,3 +47,11 @@ def test_it_is_said_what_a_field_must_be(field, sent, reason):
     with pytest.raises(ValidationError) as refused:
         Bounds.model_validate({field: sent})
     assert explained(refused.value.errors(), Bounds) == [((field,), reason)]
+
+
+def test_of_settings_that_a_registry_names_their_own_fields_are_meant():
+    sent = {"mechanism": {"kind": "online_leader", "bach": 9}, "privacy": {"epsilon": 1}}
+    with pytest.raises(ValidationError) as refused:
+        AskedPublication.model_validate(sent)
+    reasons = dict(explained(refused.value.errors(), AskedPublication))
+    assert reasons["mechanism", "bach"] == "no such field (did you mean batch?)"

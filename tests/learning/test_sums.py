@@ -235,3 +235,7 @@ def test_of_a_record_with_a_share_only_that_part_of_its_loss_is_added():
     shares, rows = rng.uniform(0.1, 1.0, 300), Prepared.as_they_are(x)
     losses = LOSSES["logistic"].derivatives(x @ weights.T, y)[0]
     assert summed(LOSSES["logistic"], rows, y, weights, shares=shares)[0] == pytest.approx((shares * losses).sum())
+
+
+def test_no_blocks_are_no_records():
+    assert (Partial() + Partial()).records == 0

@@ -156,6 +156,10 @@ def test_rounding_is_charged_and_never_more_than_the_records():
         calibrate(Currency.ZCDP, factor=factor, sensitivity=1e-30, largest=1e30, charge=1.0, dimension=1)
 
 
+def test_a_trees_rounding_is_of_all_its_levels():
+    assert Tree(steps=1024).column.rounding == 2 * (11 + 2) ** 3
+
+
 def test_the_factor_of_what_is_released_is_white_noise_of_the_stated_scale(case):
     factor, matrix = case
     released, _ = run(by(factor, dimension=40), np.zeros((STEPS, 40)))

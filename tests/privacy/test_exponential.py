@@ -122,3 +122,10 @@ def test_the_scale_is_the_least_that_the_charge_allows(currency, charge, sensiti
 def test_nothing_to_select_from_is_refused():
     with pytest.raises(ValueError, match="candidates"):
         select(np.array([], dtype=np.int64), Fraction(1))
+
+
+def test_the_selected_error_is_no_farther_off_than_is_said():
+    """McSherry and Talwar 2007, theorem 6: P(error > least + t) ≤ K·e^(-t/scale); here for half of the candidates."""
+    selection = Selection(scale=2.0, dimension=1)
+    off = selection.error_bound(8, 0.01)
+    assert 8 * math.exp(-off / 2.0) == pytest.approx(0.01)

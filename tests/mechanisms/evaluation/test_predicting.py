@@ -48,3 +48,14 @@ def test_a_row_that_is_not_finite_is_not_shortened():
     x = np.array([[np.nan, 1.0], [np.inf, 0.0], [3.0, 4.0]])
     assert are_longer(x, 4.9).tolist() == [False, False, True]
     assert are_longer(np.full((1, 2), 1e300), 1.0).tolist() == [True], "its square is too large for a double"
+
+
+def test_records_are_mapped_as_far_as_their_stream_has_not_mapped_them():
+    schema = StreamSchema.model_validate(
+        {"features": 3, "task": {"kind": "classification", "classes": 2}, "feature_map": {"kind": "normalize"}}
+    )
+    description = build(schema, PublicationConfiguration.model_validate(CONFIGURATION)).model_description()
+    x, weights = np.full((5, 3), 9.0, dtype=np.float32), np.zeros((1, 4))
+    nothing, everything = FeatureMap(description=None, input_features=3, steps=()), schema.mapping()
+    assert not predictions(description, weights, nothing, x).shortened.any()
+    assert predictions(description, weights, everything, x).shortened.all()
