@@ -34,9 +34,9 @@ def as_lines(units: list) -> bytes:
     return "".join(json.dumps({"x": [1.5], "y": 1, "unit": each}) + "\n" for each in units).encode()
 
 
-def as_arrow(units: list) -> bytes:
+def as_arrow(units: list, of_texts: nanoarrow.Schema | None = None) -> bytes:
     texts = not all(each is None or isinstance(each, int) for each in units)
-    kind = nanoarrow.string() if texts else nanoarrow.int64()
+    kind = (of_texts or nanoarrow.string()) if texts else nanoarrow.int64()
     parts = []
     for part in (units[:1], units[1:]):
         items = nanoarrow.c_array_from_buffers(nanoarrow.float64(), len(part), [None, np.full(len(part), 1.5)])
@@ -131,6 +131,11 @@ def test_arrow_takes_no_real_numbers_for_units():
     with pytest.raises(InvalidRecords) as refusal:
         READERS[ARROW](as_stream(fields, (1, [row, ones, numbers])), LAYOUT)
     assert list(refusal.value.reasons) == [(None, '"unit" must be a column of texts or integers')]
+
+
+def test_arrow_takes_texts_with_long_offsets_too():
+    body = as_arrow(["a", "bcd", "e"], nanoarrow.large_string())
+    assert READERS[ARROW](body, LAYOUT)["unit"].tolist() == ["a", "bcd", "e"]
 
 
 def test_texts_that_are_not_utf8_name_no_unit():

@@ -16,6 +16,7 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.features import ReleasedMap, schema_of_features
 from service.mechanisms.preparation.cells import CELLS, LOWER, UPPER, ZERO, cells_of, counts_of
+from service.mechanisms.preparation.family import FAMILY
 from service.mechanisms.preparation.once import NEVER
 from service.mechanisms.preparation.scales import full_scales, scales
 from service.mechanisms.timing import BYTES_OF_BLOCKS, fit_cost
@@ -330,3 +331,7 @@ def test_counts_do_not_depend_on_how_many_numbers_are_counted_at_once(monkeypatc
     assert whole.sum() == 49 * 3
     monkeypatch.setattr("service.mechanisms.preparation.cells.COUNTED_AT_ONCE", 7)
     assert np.array_equal(counts_of(x), whole)
+
+
+def test_nobody_evaluates_a_map():
+    assert FAMILY.not_evaluated(FAMILY.settings) == "its release is a map of features"
