@@ -369,3 +369,8 @@ def test_the_pull_is_by_the_noise_of_all_batches_together():
     running = np.cumsum(np.linalg.inv(np.where(lags >= 0, column[np.abs(lags)], 0.0)), axis=0)
     pulls = [mechanism.learner.pull(mechanism.noise_of_batches(), BATCH, batches + 1) for batches in range(steps)]
     np.testing.assert_allclose(np.divide(pulls, pulls[0]), np.linalg.norm(running, axis=1), rtol=1e-6)
+
+
+def test_a_step_decomposes_as_many_matrices_as_it_has_heads_and_three_more():
+    assert publication().learner.solutions == 1
+    assert publication(heads="per_task", memory=2).learner.solutions == 2 + 3
