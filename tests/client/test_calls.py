@@ -93,8 +93,8 @@ def test_other_records_in_the_place_of_a_batch_without_an_answer_are_refused(tmp
                 assert journal.begin(announced) is not None
 
 
-def test_a_journal_is_whole_whenever_its_process_is_killed(tmp_path):
-    """With what was changed in memory alone, it would be damaged, and nobody could go on."""
+def test_a_journal_has_a_write_ahead_log(tmp_path):
+    """After a kill SQLite reads whole changes from its write-ahead log; a rollback journal in memory is lost."""
     with opened(tmp_path / "days.sqlite", "days", "key", "sender", "refuse") as journal:
         assert journal._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 

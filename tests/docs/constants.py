@@ -1,6 +1,6 @@
 """Numbers and words at the top of the modules that compute: running publications and proofs rest on them.
 
-`python -m tests.docs.constants` writes constants.jsonl anew, for whoever changes one knowingly.
+`python -m tests.docs.constants` writes constants.jsonl anew: run it after you changed one knowingly.
 """
 
 import ast

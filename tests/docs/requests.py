@@ -1,8 +1,7 @@
 """All that requests may say, and words that databases hold: fields with their bounds, defaults and examples.
 
-`python -m tests.docs.requests` writes requests.jsonl anew, for whoever changes it knowingly. A default that changes
-means something else in requests that were written before, and in publications that run; a bound that shrinks refuses
-some.
+`python -m tests.docs.requests` writes requests.jsonl anew: run it after you changed something knowingly. A new default
+changes what older requests and running publications mean. A narrower bound refuses some of them.
 """
 
 import json

@@ -83,7 +83,7 @@ def test_a_process_runs_what_is_not_done_yet(monkeypatch):
 
 
 def test_classes_are_numbered_in_the_order_of_their_names():
-    """Whatever order records come in: class 1 is the positive one."""
+    """Class 1 is the positive one, in whatever order records come."""
     for names in (("no", "yes"), ("yes", "no")):
         made = read_csv("".join(f"{row},{names[row % 2]}\n" for row in range(10)).encode())
         assert made.names == ("no", "yes")

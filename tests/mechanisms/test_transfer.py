@@ -5,7 +5,7 @@ import pytest
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.mechanisms.transfer import LARGEST_WEIGHT, begun_at
+from service.mechanisms.transfer import LARGEST_WEIGHT, begun_at, named_origin
 from service.streams.schema import StreamSchema
 
 STREAM = StreamSchema.model_validate({"features": 2, "task": {"kind": "classification", "classes": 2}})
@@ -62,3 +62,15 @@ def test_models_of_tasks_are_no_origin():
     publication = configured({"kind": "independent_batches", "batch": 16}, kind="output_perturbation", loss="softmax")
     with pytest.raises(Refused, match="per_task"):
         begun_at(STREAM, publication, model, np.zeros((2, 3)))
+
+
+def test_an_origin_names_a_release_unless_it_is_numbers_or_there_is_none():
+    batches = {"kind": "independent_batches", "batch": 64}
+    named = {"publication": "days", "version": 3}
+    of_release, of_numbers = (
+        configured(batches, kind="output_perturbation", origin=origin) for origin in (named, [[0.5, 0.0, 0.0]])
+    )
+    release = named_origin(of_release)
+    assert release is not None
+    assert release.model_dump() == named
+    assert named_origin(of_numbers) is named_origin(PUBLICATION) is None

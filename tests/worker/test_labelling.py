@@ -74,7 +74,7 @@ def answer_all(bench: Bench) -> None:
 
 
 def tamper(bench: Bench, table: Table, changed: dict[str, object], *where: ColumnElement[bool]) -> None:
-    """Change rows that nobody may change."""
+    """Change rows of an append-only table, as the database's owner can."""
     owner = Database(bench.world.settings.migration_url)
     with owner.transaction() as connection:
         connection.exec_driver_sql(f"ALTER TABLE {table.name} DISABLE TRIGGER append_only")

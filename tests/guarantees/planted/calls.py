@@ -35,7 +35,7 @@ def patience_that_only_one_client_has() -> None:
 
 @bug(f"{_CALLS}::test_who_follows_gets_the_newest_model_first[AsyncPublication-AsyncTransport]")
 def a_newest_model_that_a_follower_never_gets() -> None:
-    """With asyncio somebody who follows waits for the next model, and has none until then."""
+    """An asynchronous follower gets no model before the next release."""
     from perennial.async_client import AsyncPublication
 
     rewrite(AsyncPublication.follow, ("newest_version(self.name)) - 1)", "newest_version(self.name)))"))
@@ -76,9 +76,9 @@ def other_records_that_are_noted_as_the_first_ones() -> None:
     )
 
 
-@bug(f"{_CALLS}::test_a_journal_is_whole_whenever_its_process_is_killed")
+@bug(f"{_CALLS}::test_a_journal_has_a_write_ahead_log")
 def a_journal_whose_changes_are_undone_from_memory() -> None:
-    """A load that is killed leaves a damaged file, and nobody knows any more what was accepted."""
+    """A killed load leaves a damaged journal: nobody knows which batches were accepted."""
     from perennial import journal
 
     rewrite(journal.opened, ('"PRAGMA journal_mode = WAL"', '"PRAGMA journal_mode = MEMORY"'))

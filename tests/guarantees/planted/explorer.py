@@ -119,7 +119,7 @@ _NO_MODEL = f"{_FIGURES}::test_what_needs_no_model_is_said_where_no_model_is_bet
 
 @bug(_LINE)
 def a_comparison_of_records_of_length_one() -> None:
-    """The noise that is shown is not that of the stream that somebody makes afterwards."""
+    """A comparison shows other noise than a stream with the same norm_bound gets."""
     from service.explorer import comparison
 
     rewrite(comparison.mechanism, ("norm_bound=comparison.norm_bound", "norm_bound=1.0"))

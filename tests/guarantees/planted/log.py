@@ -332,7 +332,7 @@ def a_request_that_was_given_up_and_keeps_others_waiting() -> None:
 
 @bug("tests/log/test_commands.py::test_a_connection_that_is_lost_at_once_keeps_nobody_waiting[_closed_by_the_server]")
 def a_connection_that_its_server_had_closed_before() -> None:
-    """A request is sent where nobody reads, and waits until its time is over."""
+    """The API sends a request over a closed connection, and its client waits until the time-out."""
     from service.log.pipelined import PipelinedConnection
 
     rewrite(PipelinedConnection.__init__, ("library._reader.at_eof() or ", ""))

@@ -9,7 +9,7 @@ _NOTHING = "tests/worker/test_due_fits.py::test_where_nothing_goes_on_there_is_n
 
 @bug(f"{_NOTHING}[distrusted]")
 def a_fit_that_waits_on_a_distrusted_stream() -> None:
-    """People are told to wait for a worker, and no worker takes the fit."""
+    """The API says that a fit waits for a worker, and no worker takes it."""
     from service.store import due_fits
 
     define(due_fits, "IS_DUE", ("streams.c.distrusted.is_(None),", ""))
@@ -17,7 +17,7 @@ def a_fit_that_waits_on_a_distrusted_stream() -> None:
 
 @bug(f"{_NOTHING}[halted]")
 def a_fit_that_waits_on_a_halted_stream() -> None:
-    """People are told to wait for a worker, and somebody has to resume the stream."""
+    """The API says that a fit waits for a worker, and it waits until an administrator resumes the stream."""
     from service.store import due_fits
 
     define(due_fits, "IS_DUE", ("streams.c.halted.is_(None),", ""))
@@ -25,7 +25,7 @@ def a_fit_that_waits_on_a_halted_stream() -> None:
 
 @bug(f"{_NOTHING}[stopped]")
 def a_fit_that_waits_though_its_publication_has_ended() -> None:
-    """People are told to wait for what never comes."""
+    """The API says that a fit waits, and it never comes."""
     from service.store import due_fits
 
     define(due_fits, "IS_DUE", ('publications.c.state == "running",', ""))
@@ -53,7 +53,7 @@ def a_fit_that_waits_for_a_worker_while_labels_are_missing() -> None:
 
 @bug(f"{_NOTHING}[stopped]")
 def records_that_are_overdue_for_a_publication_that_has_ended() -> None:
-    """People who watch the service are called for a fit that nobody waits for any more."""
+    """Metrics alert on records of a publication that has ended."""
     from service.ledger import overview
 
     rewrite(overview.overview, ('if row.state == "running" and row.tick_has_come', "if row.tick_has_come"))
