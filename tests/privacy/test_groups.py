@@ -224,6 +224,15 @@ def test_autocorrelations_are_rounded_up_by_very_little(factor, lag):
     assert float(cost) >= expected - 1e-9
 
 
+@pytest.mark.parametrize("decay", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("lag", [1, 2, 7, 29, 30])
+def test_no_autocorrelation_is_rounded_down(decay, lag):
+    factor = Toeplitz(bands=30, decay=decay)
+    exact = [Fraction(c) for c in factor.coefficients]
+    apart = sum((a * b for a, b in zip(exact[:-lag], exact[lag:], strict=True)), start=Fraction(0))
+    assert carried(factor, batching(2, lag, 1))[-1] >= 2 + 2 * apart / factor.column.square
+
+
 @pytest.mark.parametrize("charge", [1e-1, 1e-5, 1e-9])
 @pytest.mark.parametrize("noise", ["blt", "toeplitz", "tree of 16"])
 def test_rounding_is_counted_for_every_slot(noise, charge):
