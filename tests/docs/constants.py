@@ -1,4 +1,4 @@
-"""Numbers and words at the top of the modules that compute: running publications and proofs rest on them.
+"""Numbers, words and bounds of fields at the top of the modules that compute: proofs and stored settings rest on them.
 
 `python -m tests.docs.constants` writes constants.jsonl anew: run it after you changed one knowingly.
 """
@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Set
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import numpy as np
+from pydantic.fields import FieldInfo
 
 from tests.docs.pages import ROOT
 
@@ -49,6 +50,9 @@ def _as_json(value: Any) -> Any:
         return value
     if isinstance(value, AS_TEXT):
         return repr(value)
+    if get_origin(value) is Annotated:
+        fields = [each for each in get_args(value) if isinstance(each, FieldInfo)]
+        return [repr(bound) for each in fields for bound in each.metadata] or LEFT_OUT
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -69,3 +69,10 @@ def test_a_decimal_has_at_most_as_many_digits_as_every_double_keeps():
     for value, shown in ((1, "1"), (Decimal("2.0"), "2"), (0.25, "0.25")):
         adapter = TypeAdapter(fields.Epsilon)
         assert adapter.dump_json(adapter.validate_python(value)).decode() == shown
+
+
+@pytest.mark.parametrize("unfit", ["\n", "\0", "\x7f", "\x85", "\u2028", "\u2029", "\ufffd"])
+def test_a_line_has_no_character_that_ends_it_or_can_not_be_stored(unfit):
+    assert read("OneLine", "naïve — 数") == "naïve — 数"
+    with pytest.raises(ValidationError, match="must be one line of text in UTF-8, without control characters"):
+        read("OneLine", f"a{unfit}b")

@@ -49,6 +49,15 @@ def test_it_is_said_what_a_field_must_be(field, sent, reason):
     assert explained(refused.value.errors(), Bounds) == [((field,), reason)]
 
 
+def test_of_a_budget_it_is_said_what_is_usual():
+    sent = {"mechanism": {"kind": "online_leader"}, "privacy": {"epsilon": 0, "delta": 1}}
+    with pytest.raises(ValidationError) as refused:
+        AskedPublication.model_validate(sent)
+    reasons = dict(explained(refused.value.errors(), AskedPublication))
+    assert reasons["privacy", "epsilon"] == "must be above 0, at least 1e-9 (0.1 to 10 is usual)"
+    assert reasons["privacy", "delta"] == "must be below 1 (usual is 1e-6, or 0 for pure epsilon)"
+
+
 def test_of_settings_that_a_registry_names_their_own_fields_are_meant():
     sent = {"mechanism": {"kind": "online_leader", "bach": 9}, "privacy": {"epsilon": 1}}
     with pytest.raises(ValidationError) as refused:

@@ -77,6 +77,7 @@ class _Visitor(cst.CSTVisitor):
         if _left_out(node) or node in self._unseen:
             return False
         self._unseen.update(child for child in node.children if _is_unseen(node, child))
+        self._unseen.update(_lengths_left_open(node))
         if isinstance(node, cst.ClassDef | cst.FunctionDef):
             self._names.append(node.name.value)
         if isinstance(node, cst.BaseStatement):
@@ -125,6 +126,13 @@ def _is_unseen(call: cst.CSTNode, part: cst.CSTNode) -> bool:
         return False
     function = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
     return isinstance(function, cst.Name) and (function.value, part.keyword.value) in UNSEEN
+
+
+def _lengths_left_open(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the -1 among the lengths of a reshape: numpy takes any negative number for it."""
+    if not (isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "reshape"):
+        return []
+    return [arg.value for arg in node.args if isinstance(arg.value, cst.UnaryOperation)]
 
 
 def _changes_unseen(node: cst.CSTNode, changed: cst.CSTNode) -> bool:

@@ -326,8 +326,9 @@ class TestHog:
 def test_standardize_by_one_constant_or_by_one_for_each():
     assert mapped(STANDARDIZE | {"mean": 1, "scale": 2}, [3.0, 5.0])[0].tolist() == [1.0, 2.0]
     assert mapped(STANDARDIZE | {"mean": [1, 5], "scale": [2, 4]}, [3.0, 1.0])[0].tolist() == [1.0, -1.0]
-    with pytest.raises(ValueError, match="scale"):
-        build(STANDARDIZE | {"scale": [1, 2, 3]}, 2)
+    for name in ("mean", "scale"):
+        with pytest.raises(ValueError, match=f"standardize: {name} must be a number, or a list of 2"):
+            build(STANDARDIZE | {name: [1, 2, 3]}, 2)
 
 
 @of_numbers

@@ -10,7 +10,7 @@ import nanoarrow
 import numpy as np
 import pytest
 
-from service.streams.batches import READERS, InvalidRecords, arrow, columns, rows
+from service.streams.batches import READERS, InvalidRecords, arrow, checks, columns, rows
 from service.streams.batches.checks import FEW_LABELS
 from service.streams.layout import RecordLayout
 from service.streams.names import Names
@@ -54,6 +54,22 @@ def test_the_same_records_give_the_same_columns(name, layout, x, y):
     if y is not None:
         assert columns["y"].dtype == (np.float32 if layout is REGRESSION else np.int32)
         assert np.array_equal(columns["y"], y)
+
+
+@formats
+@pytest.mark.parametrize("records", [1, 2, FEW_LABELS + 2])
+def test_good_records_are_read_without_looking_for_what_is_wrong(name, records, monkeypatch):
+    for module, search in ((columns, "_slowly"), (rows, "_slowly"), (checks, "_wrong_labels")):
+        monkeypatch.setattr(module, search, None)
+    read_again = read(name, [[1, 2]] * records, [*[0, 1] * records][:records], TWO)
+    assert len(read_again["y"]) == records
+
+
+@pytest.mark.parametrize("x_type", ["float16", "float32", "float64"])
+def test_rows_of_a_wrong_length_do_not_change_the_precision_of_the_others(x_type):
+    numbers = np.arange(4, dtype=x_type)
+    part = arrow._rows(numbers, None, np.array([0, 2, 3]), np.array([True, False, False]), features=2)
+    assert (part.numbers.dtype, part.numbers.tolist()) == (x_type, [[0, 1], [0, 0], [0, 0]])
 
 
 @formats

@@ -161,7 +161,10 @@ def test_of_many_names_the_first_ones_are_listed():
         ({"class_names": ["dry"]}, "class_names has 1 names, but task.classes is 2"),
         ({"class_names": ["dry", "dry"]}, "a name comes twice in class_names"),
         ({"task": {"kind": "regression", "bound": 1.0}}, "a regression has no classes"),
-        ({"task": {"kind": "unlabelled"}, "class_names": ["a", "b", "c"]}, "that people give is 2"),
+        (
+            {"task": {"kind": "unlabelled"}, "class_names": ["a", "b", "c"]},
+            "  class_names has 3 names, but the number of labels that people give is 2",
+        ),
     ],
 )
 def test_names_that_can_not_be_are_refused(changes, message):
