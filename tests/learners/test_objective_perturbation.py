@@ -207,6 +207,18 @@ def test_the_output_noise_covers_the_solver():
     assert spent.output_sensitivity >= 2 * (promise.tolerance + lattice) / spent.regularization
 
 
+def test_a_coarse_lattice_of_the_tilt_moves_the_minimiser_by_half_a_diagonal_of_its_cells(monkeypatch):
+    one, grid = learner("softmax", 3, features=4), 0.25
+    coarse = type("Coarse", (noises.SphericalLaplace,), {"grid": grid})
+    tilt_and_output = iter([coarse(scale=3.0, dimension=12), noises.SphericalLaplace(scale=3.0, dimension=12)])
+    monkeypatch.setattr(noises, "calibrate", lambda *_, **__: next(tilt_and_output))
+    spent = one.perturbation(Currency.PURE, 1.0, 50)
+    promise, longest = one._promise(spent.noise, 50, spent.regularization, 0.0)
+    diagonal = grid * sqrt(one.dimension) / 50
+    near = promise.tolerance + 2 * longest * 2.0**-53 + diagonal / 2
+    assert 2 * near <= spent.output_sensitivity * spent.regularization <= 2 * near * (1 + 1e-6)
+
+
 def test_the_solver_is_as_near_as_for_the_longest_tilt_and_the_centre_of_the_fit():
     one = learner("softmax", 3, features=4)
     spent = one.perturbation(Currency.PURE, 1.0, 50)

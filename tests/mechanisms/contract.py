@@ -13,6 +13,7 @@ from service.learners.registry import LEARNERS
 from service.learning.records import Records
 from service.ledger.verify.samples import expires_as_promised
 from service.ledger.verify.sensitivities import is_too_flat, least_sensitivity
+from service.mechanisms import building
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.evaluation.mechanism import Evaluation
@@ -88,7 +89,7 @@ def keeps_its_promise(schema, configuration, releases=3, records=4096):
 
     schema: of the stream. It runs until there are so many releases.
     """
-    mechanism = built(schema, configuration)
+    mechanism, stored = built(schema, configuration), (schema.to_store(), configuration.stored())
     json.dumps(mechanism.plan(), allow_nan=False)
     assert mechanism.draws() >= 0
     read, seen = reader(schema, records, mechanism.training)
@@ -99,6 +100,9 @@ def keeps_its_promise(schema, configuration, releases=3, records=4096):
         step = mechanism.step(due, chain, len(released) + 1, read)
         assert all(needed <= start < end <= due for start, end in seen[first:])
         chain, time = step.chain, step.reached or due
+        assert not step.finishes or mechanism.next_time(time) > records
+        assert building.needs(*stored, 0, time) == mechanism.needs(time)
+        assert building.declassified(*stored, time) == mechanism.declassified(time)
         for charge in step.charges:
             spent.update(dict.fromkeys(range(charge.start, charge.stop), Fraction(charge.amount)))
         for release in step.releases:

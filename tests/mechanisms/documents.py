@@ -20,7 +20,9 @@ WRITTEN = Path(__file__).with_name("documents.jsonl")
 TWO = {"features": 3, "task": {"kind": "classification", "classes": 2}}
 THREE = {"features": 3, "task": {"kind": "classification", "classes": 3}, "norm_bound": 2.0}
 REGRESSION = {"features": 3, "task": {"kind": "regression", "bound": 2.0}}
+NAMED = TWO | {"columns": ["height", "weight", "age"], "class_names": ["no", "yes"]}
 CATEGORIES = {"task": {"kind": "categorical", "cardinality": 4}}
+NAMED_CATEGORIES = CATEGORIES | {"class_names": ["north", "east", "south", "west"]}
 UNLABELLED = {"features": 3, "task": {"kind": "unlabelled"}}
 EXACT, PSGD = {"kind": "output_perturbation"}, {"kind": "output_perturbation", "solver": "psgd"}
 DESCENT = {"kind": "output_perturbation", "solver": "gradient_descent"}
@@ -111,6 +113,9 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
     "tasks, ridge": (TWO, EXACT | {"intercept": False}, TASKS | {"ridge": 0.5}, PURE),
     "queries, accurate": (CATEGORIES, None, {"kind": "linear_queries", "first": 10**6, "accuracy": 0.1}, GAUSSIAN),
     "queries, both": (CATEGORIES, None, {"kind": "linear_queries", "first": 10**6, "accuracy": 0.1, "hits": 3}, PURE),
+    "queries, named": (NAMED_CATEGORIES, None, MECHANISMS["linear_queries"], PURE),
+    "small, named": (NAMED_CATEGORIES, _small("points"), MECHANISMS["independent_batches"], PURE),
+    "named": (NAMED, EXACT, MECHANISMS["independent_batches"], PURE),
     "asking": (UNLABELLED, NOISY, ACTIVE, GAUSSIAN),
     "asking, with settings": (
         UNLABELLED,
@@ -165,7 +170,7 @@ def document(name):
                     "model": built.model_description(),
                     "steps": _steps(built, 5 if "feature_map" in stream else stream.get("features", 0))
                     if mechanism["kind"] not in ("active_learning", "linear_queries")
-                    else None,
+                    else {"terms": built.terms(0)},
                 }
             )
         )

@@ -33,3 +33,19 @@ def test_any_value_of_a_listed_constant_is_listed_and_no_other_constants():
     named = {each: each in Equivalents.read(ROOT) for each in mutants(ROOT, path) if each.function == "<module>"}
     assert {each.diff.split()[1] for each, listed in named.items() if listed} >= {"_SAMPLE", "_PROBES"}
     assert {each.diff.split()[1] for each, listed in named.items() if not listed} >= {"MOST_PRODUCTS", "_STEPS"}
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(
+    ("path", "change", "others"),
+    [
+        ("service/streams/units.py", "reshape(-2", "reshape(None, PSEUDONYM_BYTES)"),
+        ("service/mechanisms/active_learning/active_gradient.py", "[:, 0].astype(None)", "[:, 1].astype(np.float64)"),
+    ],
+)
+def test_what_means_the_same_to_numpy_is_no_mutant(path, change, others):
+    from tests.mutation.mutants import mutants
+
+    sources = [each.source for each in mutants(ROOT, path)]
+    assert not any(change in each for each in sources)
+    assert any(others in each for each in sources)

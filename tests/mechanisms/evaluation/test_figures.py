@@ -1,5 +1,6 @@
 """Figures of released counts: what they say without noise, and that their intervals hold the truth with it."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -50,6 +51,9 @@ def test_an_end_that_must_hold_for_all_classes_at_once_is_as_much_less_often_mis
     third = replace(exact.counted, error=exact.counted.error / 3)
     assert exact.commonest(0).population.low == third.share(60.0, 3).population.low
     assert exact.lift(0).population.high == third.difference(30.0, 10.0, 4).population.high
+    loud = figures(layout, table.ravel().astype(float), replace(QUIET, scale=2.0), 100)
+    third = replace(loud.counted, error=loud.counted.error / 3)
+    assert loud.lift(0).block.high == third.difference(30.0, 10.0, 4).block.high
 
 
 def test_publications_are_compared_by_their_pair_where_it_was_counted_and_else_by_their_tables():
@@ -301,6 +305,27 @@ def test_the_noise_in_a_calibration_error_is_that_of_all_blocks_together():
         block = ClassFigures(layout=layout, counts=counts, counted=counted).calibration_error(0).block
         widths.append(block.high - block.low)
     assert widths[1] == pytest.approx(2 * widths[0])
+
+
+def test_the_ends_of_a_calibration_error_follow_from_the_deviation_of_each_bin():
+    """Of a block the noise in both counts of a bin, of the population the sample as well; the sum is below its mean."""
+    layout, blocks, slots = ClassCounts(classes=2, publications=1), 3, 1000
+    counted = Counted(noise=CountNoise(currency=Currency.ZCDP, scale=2.0, dimension=1), slots=slots, blocks=blocks)
+    counts = np.arange(float(layout.size)) * 3
+    bins, middles = layout.calibration(counts, 0).astype(float), layout.middles()
+    figure = ClassFigures(layout=layout, counts=counts, counted=counted).calibration_error(0)
+    noise = [4.0 * blocks * ((1 - middle) ** 2 + middle**2) for middle in middles]
+    sampled = [sum(row) * middle * (1 - middle) for row, middle in zip(bins, middles, strict=True)]
+    gaps = [abs(right * (1 - middle) - wrong * middle) for (right, wrong), middle in zip(bins, middles, strict=True)]
+    for interval, variances in (
+        (figure.block, noise),
+        (figure.population, [a + b for a, b in zip(noise, sampled, strict=True)]),
+    ):
+        spread = math.sqrt(sum(variances))
+        mean = sum(math.sqrt(2 / math.pi * each) for each in variances)
+        assert interval.low == pytest.approx(max(0.0, sum(gaps) - mean - 1.959964 * spread) / slots, rel=1e-3)
+        assert interval.high == pytest.approx((sum(gaps) + counted.deviations() * spread) / slots, rel=1e-3)
+    assert figure.block.low > 0
 
 
 def test_r_squared_may_be_missed_as_often_as_its_three_sums_together():
