@@ -5,8 +5,11 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from service.api.routes.publications import PublicationRequest
+from service.api.routes.streams import StreamRequest
 from service.inputs.words import explained
 from service.mechanisms.configuration import AskedPublication
+from tests.inputs import mistakes
 
 
 class Bounds(BaseModel):
@@ -49,13 +52,30 @@ def test_it_is_said_what_a_field_must_be(field, sent, reason):
     assert explained(refused.value.errors(), Bounds) == [((field,), reason)]
 
 
-def test_of_a_budget_it_is_said_what_is_usual():
-    sent = {"mechanism": {"kind": "online_leader"}, "privacy": {"epsilon": 0, "delta": 1}}
+PUBLICATION = {
+    "name": "a",
+    "stream": "b",
+    "mechanism": {"kind": "independent_batches", "batch": 100},
+    "learner": {"kind": "output_perturbation"},
+    "privacy": {"epsilon": 1},
+}
+STREAM = {"name": "a", "features": 2, "task": {"kind": "classification", "classes": 2}, "budget": {"epsilon": 1}}
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "change", "field", "reason"),
+    [
+        *((PublicationRequest, PUBLICATION, *mistake) for mistake in mistakes.OF_PUBLICATIONS),
+        *((StreamRequest, STREAM, *mistake) for mistake in mistakes.OF_STREAMS),
+    ],
+)
+def test_a_mistake_is_explained(model, body, change, field, reason):
+    model.model_validate(body)
     with pytest.raises(ValidationError) as refused:
-        AskedPublication.model_validate(sent)
-    reasons = dict(explained(refused.value.errors(), AskedPublication))
-    assert reasons["privacy", "epsilon"] == "must be above 0, at least 1e-9 (0.1 to 10 is usual)"
-    assert reasons["privacy", "delta"] == "must be below 1 (usual is 1e-6, or 0 for pure epsilon)"
+        model.model_validate(body | change)
+    (place, sentence), *_ = explained(refused.value.errors(), model)
+    assert [str(part) for part in place[:-1]] == field.split(".")[:-1]
+    assert reason in sentence
 
 
 def test_of_settings_that_a_registry_names_their_own_fields_are_meant():

@@ -1,0 +1,19 @@
+"""No number that an evaluation says of the same counts changes by itself."""
+
+import json
+
+import pytest
+
+from tests.mechanisms.evaluation.numbers import WRITTEN, lines
+
+
+def parts(document):
+    """Return the numbers with a fraction in a line of JSON, in their order, and all else."""
+    numbers = []
+    return json.loads(document, parse_float=lambda each: numbers.append(float(each)) or "number"), numbers
+
+
+def test_what_is_said_of_some_counts_is_as_it_was_written_down():
+    for said, written in zip(map(parts, lines()), map(parts, WRITTEN.read_text().splitlines()), strict=True):
+        assert said[0] == written[0]
+        assert said[1] == pytest.approx(written[1], rel=1e-6, abs=1e-12)
