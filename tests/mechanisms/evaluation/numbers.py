@@ -89,7 +89,7 @@ def _predictions(layout: Counts, places: Any, labels: Any, step: int) -> Predict
 
 
 def _of_predictions() -> Iterator[tuple[str, Any]]:
-    x = np.sin(np.arange(12.0)).reshape(4, 3)
+    x = np.sin(np.arange(6000.0)).reshape(2000, 3)
     for loss, classes in (("logistic", 2), ("softmax", 3), ("huber_hinge", 2), ("squared", 0)):
         rows = LOSSES[loss].rows(classes)
         model = {"kind": "linear", "loss": loss, "classes": classes or None, "features": 3, "shape": [rows, 4]}
@@ -102,10 +102,10 @@ def _of_predictions() -> Iterator[tuple[str, Any]]:
             for noise in (added, tilted) if distribution == "spherical_laplace" else (added,):
                 said = score_noise(model, noise, 100, weights, x)
                 assert said is not None
-                flips = None if said.could_flip is None else said.could_flip.tolist()
+                flips = None if said.could_flip is None else int(said.could_flip.sum())
                 yield (
                     f"{loss}, {distribution} on {noise['added_to']}",
-                    {"low": said.low.tolist(), "high": said.high.tolist(), "could_flip": flips},
+                    {"low": said.low[:4].tolist(), "high": said.high[:4].tolist(), "could_flip": flips},
                 )
 
 
