@@ -89,7 +89,7 @@ def _predictions(layout: Counts, places: Any, labels: Any, step: int) -> Predict
 
 
 def _of_predictions() -> Iterator[tuple[str, Any]]:
-    x = np.sin(np.arange(6000.0)).reshape(2000, 3)
+    x = np.random.default_rng(5).normal(size=(2000, 3))
     for loss, classes in (("logistic", 2), ("softmax", 3), ("huber_hinge", 2), ("squared", 0)):
         rows = LOSSES[loss].rows(classes)
         model = {"kind": "linear", "loss": loss, "classes": classes or None, "features": 3, "shape": [rows, 4]}
