@@ -1,4 +1,4 @@
-"""What evaluations say of some counts that were made up, and what is said of the noise in some predictions, as JSON.
+"""Figures of some counts that were made up, and how far noise may have moved some predictions, as JSON.
 
 Other tests show that figures hold what is true; this one notices that a number has changed. `python -m
 tests.mechanisms.evaluation.numbers` writes numbers.jsonl anew, for whoever changes one knowingly.
@@ -36,8 +36,8 @@ SLOTS = [40, 900]
 
 
 def lines() -> list[str]:
-    """Return what is said of each case, numbers to eight digits, as a line of JSON."""
-    return [json.dumps({name: _short(said)}) for name, said in [*_of_counts(), *_of_predictions()]]
+    """Return the figures of each case, numbers to eight digits, as a line of JSON."""
+    return [json.dumps({name: _short(figures)}) for name, figures in [*_of_counts(), *_of_predictions()]]
 
 
 def _of_counts() -> Iterator[tuple[str, Any]]:
@@ -100,12 +100,12 @@ def _of_predictions() -> Iterator[tuple[str, Any]]:
             added = {"distribution": distribution, "scale": 0.03, "dimension": 4 * rows, "added_to": "weights"}
             tilted = added | {"added_to": "objective", "regularization": 0.1, "output": added | {"sensitivity": 0.01}}
             for noise in (added, tilted) if distribution == "spherical_laplace" else (added,):
-                said = score_noise(model, noise, 100, weights, x)
-                assert said is not None
-                flips = None if said.could_flip is None else int(said.could_flip.sum())
+                moved = score_noise(model, noise, 100, weights, x)
+                assert moved is not None
+                flips = None if moved.could_flip is None else int(moved.could_flip.sum())
                 yield (
                     f"{loss}, {distribution} on {noise['added_to']}",
-                    {"low": said.low[:4].tolist(), "high": said.high[:4].tolist(), "could_flip": flips},
+                    {"low": moved.low[:4].tolist(), "high": moved.high[:4].tolist(), "could_flip": flips},
                 )
 
 

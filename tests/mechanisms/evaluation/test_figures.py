@@ -308,7 +308,7 @@ def test_the_noise_in_a_calibration_error_is_that_of_all_blocks_together():
 
 
 def test_the_ends_of_a_calibration_error_follow_from_the_deviation_of_each_bin():
-    """Of a block the noise in both counts of a bin, of the population the sample as well; the sum is below its mean."""
+    """A block's has the noise in both counts of each bin, the population's also that of the sample."""
     layout, blocks, slots = ClassCounts(classes=2, publications=1), 3, 1000
     counted = Counted(noise=CountNoise(currency=Currency.ZCDP, scale=2.0, dimension=1), slots=slots, blocks=blocks)
     counts = np.arange(float(layout.size)) * 3

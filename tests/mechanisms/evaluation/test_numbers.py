@@ -13,7 +13,7 @@ def parts(document):
     return json.loads(document, parse_float=lambda each: numbers.append(float(each)) or "number"), numbers
 
 
-def test_what_is_said_of_some_counts_is_as_it_was_written_down():
-    for said, written in zip(map(parts, lines()), map(parts, WRITTEN.read_text().splitlines()), strict=True):
-        assert said[0] == written[0]
-        assert said[1] == pytest.approx(written[1], rel=1e-6, abs=1e-12)
+def test_figures_of_some_counts_are_as_they_were_written_down():
+    for now, written in zip(map(parts, lines()), map(parts, WRITTEN.read_text().splitlines()), strict=True):
+        assert now[0] == written[0]
+        assert now[1] == pytest.approx(written[1], rel=1e-6, abs=1e-12)
