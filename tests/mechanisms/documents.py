@@ -4,6 +4,7 @@
 """
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,15 @@ import numpy as np
 from service.learning.records import Records
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.measured import measured
+from service.mechanisms.notes import notes
 from service.mechanisms.timing import timing
+from service.privacy.accounting.budget import Budget
 from service.streams.schema import StreamSchema
 from tests.mechanisms import cases, contract
 from tests.mechanisms.test_combinations import MECHANISMS
 
 WRITTEN = Path(__file__).with_name("documents.jsonl")
+LARGE = Budget(epsilon=Decimal(1000), delta=Decimal("0.5"))
 TWO = {"features": 3, "task": {"kind": "classification", "classes": 2}}
 THREE = {"features": 3, "task": {"kind": "classification", "classes": 3}, "norm_bound": 2.0}
 REGRESSION = {"features": 3, "task": {"kind": "regression", "bound": 2.0}}
@@ -164,7 +168,8 @@ def document(name):
                     ),
                     "delay": str(configuration.delay),
                     "draws": built.draws(),
-                    "plan": built.plan(),
+                    "plan": (plan := built.plan()),
+                    "notes": notes(plan, configuration, schema, LARGE),
                     "timing": timing(built.obligations().fit, configuration.delay, queued=0.12345),
                     "measured": expected and [line["what"] for line in expected["lines"] if line["this"]],
                     "model": built.model_description(),

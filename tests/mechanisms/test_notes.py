@@ -11,10 +11,8 @@ from service.privacy.accounting.budget import Accounting, Budget
 from service.streams.schema import StreamSchema
 from tests.mechanisms import documents
 
-LARGE = Budget(epsilon=Decimal(1000), delta=Decimal("0.5"))
 
-
-def sentences(stream: dict, configuration: PublicationConfiguration, budget: Budget = LARGE) -> list[str]:
+def sentences(stream: dict, configuration: PublicationConfiguration, budget: Budget = documents.LARGE) -> list[str]:
     schema = StreamSchema.model_validate(stream)
     return notes(build(schema, configuration).plan(), configuration, schema, budget)
 
@@ -106,3 +104,19 @@ def test_who_asks_for_more_than_the_whole_budget_reads_it_in_the_plan(accounting
         return
     advice = "Ask for less" if delta or accounting == "basic" else "Pure noise hardly fits"
     assert f"can't hold epsilon {epsilon:g} and delta {delta:g}. {advice}" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("norm_bound", "words"), [(1.9, "longer records are shortened to it"), (2.0, None), (2.1, "only adds noise")]
+)
+def test_a_norm_bound_is_compared_with_the_longest_record_within_public_ranges(norm_bound, words):
+    columns = [{"name": name, "range": [0, 10]} for name in "abcd"]
+    scales = {"kind": "standardize", "mean": [5] * 4, "scale": [5] * 4}
+    stream = STREAM | {"columns": columns, "feature_map": scales, "norm_bound": norm_bound}
+    body = BODY | {"mechanism": {"kind": "independent_batches", "batch": 64}}
+    of_ranges = [
+        each
+        for each in sentences(stream, PublicationConfiguration.model_validate(body))
+        if "within the public ranges" in each
+    ]
+    assert [words in each for each in of_ranges] == ([True] if words else [])
