@@ -245,6 +245,12 @@ class TestWithoutAServer:
             exchange.send(self.ACCEPTED)
         assert done.value.value.records == 3
 
+    @pytest.mark.parametrize("value", ["Wed, 21 Oct 2026 07:28:00 GMT", "²", "٣", "", "-3", "1.5"])
+    def test_a_pause_in_other_words_than_digits_counts_as_none(self, value):
+        exchange, _ = self.begin()
+        pause = exchange.send(self.busy("backlog-full", 429, **{"retry-after": value}))
+        assert 0.0 <= pause.seconds < 3.0
+
     def test_patience_ends(self):
         exchange, _ = self.begin(patience=20)
         paused = 0.0
