@@ -4,7 +4,7 @@ A filter follows a moving target best where its innovations are white: successiv
 1968). Here ĝ_t is the innovation. Where it points along the step before, that step was too short: the stream moves, or
 has jumped. Where it points against it, steps go to and fro, and are too long. With u_t the step before (the mean
 gradient ĝ_(t-1)/n, without momentum and pull), q_t the agreement and m_t what it multiplies, m_0 = 1,
-    q_t = (<ĝ_t/n, u_t> + r·E‖z‖²/n²)/(‖ĝ_t/n‖·‖u_t‖), within ±1,   m_t = m_(t-1)·exp(RATE·q_t), within 1/MOST and MOST.
+    q_t = (<ĝ_t/n, u_t> + r·E‖z‖²/n²)/(‖ĝ_t/n‖·‖u_t‖), within ±1,   m_t = m_(t-1)·exp(RATE·q_t), within LEAST and MOST.
 A step is √m_t times as long; an iterate's part in the average is k_t = max(4/(t + 5), min(1, m_t·max(4/(t + 5), k))).
 
 r·E‖z‖² is by how much the noise of a step takes back that of the step before, on average (`taken_back`): with noise
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from service.privacy.noise.running_sums import Factor
 
 RATE = 0.4
-MOST = 5.0
+LEAST, MOST = 1.0 / 3.0, 2.0  # steps are cut by more than they are stretched: a long one also has long noise
 _STEPS = 64  # after so many the noise of a step hardly depends on how long its run has been
 
 
@@ -44,8 +44,7 @@ def followed(logarithm: float, mean: Floats, before: Floats, noise: float) -> fl
     if not lengths:
         return logarithm
     agreement = (float(np.vdot(mean, before)) + noise) / lengths
-    most = math.log(MOST)
-    return max(-most, min(most, logarithm + RATE * max(-1.0, min(1.0, agreement))))
+    return max(math.log(LEAST), min(math.log(MOST), logarithm + RATE * max(-1.0, min(1.0, agreement))))
 
 
 @lru_cache(maxsize=64)

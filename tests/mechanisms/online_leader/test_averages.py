@@ -110,7 +110,7 @@ def test_steps_are_longer_while_gradients_agree_with_the_step_before_and_shorter
         if t:
             own = (1 - momentum) * taken_back * noise**2
             agreement = (mean @ before + own) / np.linalg.norm(mean) / np.linalg.norm(before)
-            logarithm = np.clip(logarithm + 0.4 * np.clip(agreement, -1, 1), -np.log(5), np.log(5))
+            logarithm = np.clip(logarithm + 0.4 * np.clip(agreement, -1, 1), -np.log(3), np.log(2))
         multiples.append(np.exp(logarithm))
         before = momentum * before + (1 - momentum) * mean
         w = w - eta * np.sqrt(multiples[-1]) * before
