@@ -153,7 +153,7 @@ OF_ALL = {
 def document(name):
     """Return what the publication of that name says, or all of them, as JSON would: numbers to six digits."""
     if name in OF_ALL:
-        return json.loads(json.dumps(_short(OF_ALL[name]())))
+        return json.loads(json.dumps(rounded(OF_ALL[name]())))
     stream, _, mechanism, _ = ASKED[name]
     configuration = _configuration(ASKED[name])
     schema = StreamSchema.model_validate(stream)
@@ -161,7 +161,7 @@ def document(name):
     expected = measured(schema, configuration)
     return json.loads(
         json.dumps(
-            _short(
+            rounded(
                 {
                     "configuration": configuration.model_dump(
                         mode="json", exclude=None if configuration.features else {"features"}
@@ -229,12 +229,13 @@ def _without_what_was_drawn(model):
     return model and {name: value for name, value in model.items() if name not in drawn}
 
 
-def _short(value):
+def rounded(value, digits=6):
+    """Return a document whose numbers with a fraction have at most so many digits."""
     if isinstance(value, dict):
-        return {name: _short(each) for name, each in value.items()}
+        return {name: rounded(each, digits) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_short(each) for each in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+        return [rounded(each, digits) for each in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from service.mechanisms.evaluation.told import all_figures, figures_of, outline
 from service.privacy.accounting.events import NoisyCounts
 from service.privacy.currency import Currency
 from service.privacy.noise.counts import CountNoise
+from tests.mechanisms.documents import rounded
 
 WRITTEN = Path(__file__).with_name("numbers.jsonl")
 NOISES = [(Currency.PURE, 3.0), (Currency.ZCDP, 2.0)]
@@ -37,7 +38,7 @@ SLOTS = [40, 900]
 
 def lines() -> list[str]:
     """Return the figures of each case, numbers to eight digits, as a line of JSON."""
-    return [json.dumps({name: _short(figures)}) for name, figures in [*_of_counts(), *_of_predictions()]]
+    return [json.dumps({name: rounded(figures, 8)}) for name, figures in [*_of_counts(), *_of_predictions()]]
 
 
 def _of_counts() -> Iterator[tuple[str, Any]]:
@@ -111,14 +112,6 @@ def _of_predictions() -> Iterator[tuple[str, Any]]:
 
 def _described(figure: Any) -> Any:
     return None if figure is None else figure.described()
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _short(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_short(each) for each in value]
-    return float(f"{value:.8g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":
