@@ -76,3 +76,19 @@ def test_a_line_has_no_character_that_ends_it_or_can_not_be_stored(unfit):
     assert read("OneLine", "naïve — 数") == "naïve — 数"
     with pytest.raises(ValidationError, match="must be one line of text in UTF-8, without control characters"):
         read("OneLine", f"a{unfit}b")
+
+
+def test_an_exact_number_stays_exact_outside_of_json():
+    adapter = TypeAdapter(fields.Epsilon)
+    assert isinstance(adapter.dump_python(Decimal("0.1")), Decimal)
+    assert adapter.dump_python(Decimal("0.1"), mode="json") == 0.1
+
+
+def test_settings_are_not_changed_once_they_are_made():
+    class Setting(fields.Shape):
+        size: int
+
+    setting = Setting(size=1)
+    with pytest.raises(ValidationError, match="frozen"):
+        setting.size = 2
+    assert hash(setting) == hash(Setting(size=1))
