@@ -191,3 +191,22 @@ def records_that_are_parts_of_other_units() -> None:
     from service.learning.records import Records
 
     rewrite(Records.__getitem__, ("None if self.owners is None else self.owners[which]", "self.owners"))
+
+
+@bug("tests/privacy/test_groups.py::test_no_autocorrelation_is_rounded_down[1-0.5]")
+def an_autocorrelation_that_is_rounded_down() -> None:
+    """The records of a unit are said to share a little less noise than they do."""
+    from service.privacy.accounting import carried_groups
+
+    rewrite(carried_groups._of_toeplitz, ("* (1 + Fraction(", "/ (1 + Fraction("))
+
+
+@bug(
+    "tests/learners/test_objective_perturbation.py::"
+    "test_a_coarse_lattice_of_the_tilt_moves_the_minimiser_by_half_a_diagonal_of_its_cells"
+)
+def a_lattice_of_the_tilt_that_counts_for_one_weight() -> None:
+    """The bound takes the tilt of all weights together as rounded as that of one."""
+    from service.learners.objective_perturbation import ObjectivePerturbation
+
+    rewrite(ObjectivePerturbation.perturbation, ("tilt.grid * math.sqrt(self.dimension)", "tilt.grid"))
