@@ -245,11 +245,7 @@ class TestWithoutAServer:
             exchange.send(self.ACCEPTED)
         assert done.value.value.records == 3
 
-    @pytest.mark.parametrize(
-        "value",
-        ["Wed, 21 Oct 2026 07:28:00 GMT", "²", "٣", "", "-3", "1.5"],
-        ids=["a date", "a power", "another script", "nothing", "below 0", "a fraction"],
-    )
+    @pytest.mark.parametrize("value", ["²", "٣", "", "1.5"], ids=["a power", "a script", "nothing", "a fraction"])
     def test_a_pause_in_other_words_than_digits_counts_as_none(self, value):
         exchange, _ = self.begin()
         pause = exchange.send(self.busy("backlog-full", 429, **{"retry-after": value}))
