@@ -180,15 +180,18 @@ def test_blocks_lose_less_than_is_reserved_for_them(small_blocks, name, classes)
     blocks = cut(1000, one.shape[1])
     question = Question(enter=one.prepared, loss=one.loss, exponent=problem.exponent, weights=weights)
     total = held.add_up(question, blocks)
-    exact = [Fraction(0)] * one.dimension
+    exact, losses = [Fraction(0)] * one.dimension, 0.0
     for start, stop in blocks:
         rows, y = one.prepared(held.read(start, stop))
-        _, of_block = summed(one.loss, rows, y, weights)
+        loss, of_block = summed(one.loss, rows, y, weights)
+        losses += loss
         exact = [before + Fraction(float(more)) for before, more in zip(exact, of_block.ravel(), strict=True)]
     unit = Fraction(2) ** question.exponent
     doubles = [Fraction(float(each)) * unit for each in total.sums]
     lost = sum((one - other) ** 2 for one, other in zip(doubles, exact, strict=True))
     assert lost <= (2 * Fraction(2) ** -53 * Fraction(lipschitz) * 1000) ** 2
+    assert total.records == 1000
+    assert float(total.value * unit) == pytest.approx(losses, rel=1e-12)
 
 
 def test_a_range_without_records_stays_at_its_centre():

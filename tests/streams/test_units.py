@@ -20,6 +20,7 @@ from service.streams.units import (
     contributions,
     counting,
     counting_slots,
+    distinct,
     erased,
     pseudonym,
     set_aside,
@@ -218,3 +219,13 @@ def test_the_shares_of_a_units_records_add_up_to_one_at_most():
     sums = [Fraction(share) * records for share, records in zip(shares.tolist(), many.tolist(), strict=True)]
     assert sums[0] == 1
     assert all(1 - Fraction(1, 2**50) < each <= 1 for each in sums)
+
+
+def test_units_are_told_apart_whichever_half_of_their_pseudonyms_they_share():
+    halves = [b"8 bytes.", b"8 others"]
+    names = [one + other for one in halves for other in halves]
+    slots = [0, 3, 1, 2, 0, 3, 2, 1, 0]
+    pseudonyms = np.frombuffer(b"".join(names[each] for each in slots), dtype=np.uint8).reshape(len(slots), -1)
+    units, places = distinct(pseudonyms)
+    assert len(units) == 4
+    assert np.array_equal(units[places], pseudonyms)
