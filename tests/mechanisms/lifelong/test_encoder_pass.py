@@ -190,6 +190,12 @@ def test_noise_is_fresh_in_every_step_and_follows_its_law():
     chance.assert_gaussian(moved.reshape(4, -1), scale=spent.noise.scale * sqrt(1 / 4 + 1 / 4 + 1 / 9))
 
 
+@pytest.mark.parametrize(("encoder", "multiplied"), [("dense", 12 + 4), ("convolutional", 2 * (4 + 2))])
+def test_a_step_holds_the_gradients_of_a_chunk_and_what_its_largest_layer_multiplies(encoder, multiplied):
+    learnt = one_pass(encoder)
+    assert learnt.numbers == CHUNK * (3 * learnt.dimension + 2 * multiplied)
+
+
 @pytest.mark.parametrize("charge", [1e-9, 1e-3, 0.0244, 2.0])
 def test_the_pass_costs_a_record_one_of_its_sums(charge):
     learnt = one_pass(records=10_000, batch=500)
