@@ -13,6 +13,7 @@ from service.learning.records import Records
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.measured import measured
 from service.mechanisms.notes import notes
+from service.mechanisms.registry import MECHANISMS as FAMILIES
 from service.mechanisms.timing import timing
 from service.privacy.accounting.budget import Budget
 from service.streams.schema import StreamSchema
@@ -143,7 +144,28 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
 }
 
 
+def _families():
+    """Return what each mechanism says of itself, whatever the stream, by the name of the example that it is set as."""
+    return {
+        name: {
+            "takes": None if family.takes is None else [each.kind for each in family.takes],
+            "takes features": family.takes_features(settings),
+            "adds up": family.adds_up(settings),
+            "not evaluated": family.not_evaluated(settings),
+            "has ticks": family.has_ticks,
+            "asks people": family.asks_people,
+            "releases a map": family.releases_map,
+            "evaluates": family.evaluates,
+            "accuracy setting": family.accuracy_setting,
+        }
+        for family in FAMILIES
+        for name, example in family.examples.items()
+        for settings in [family.settings.model_validate(example)]
+    }
+
+
 OF_ALL = {
+    "families": _families,
     "schema of a publication": PublicationConfiguration.model_json_schema,
     "schema of a stream": StreamSchema.model_json_schema,
     "measured": lambda: measured(StreamSchema.model_validate(TWO), _configuration(ASKED["psgd"])),
