@@ -43,6 +43,12 @@ def test_without_noise_they_are_what_they_are_called():
         assert each.population.low < each.estimate - 0.05 < each.estimate + 0.05 < each.population.high
 
 
+def test_without_noise_a_class_of_one_record_has_a_recall():
+    layout = ClassCounts(classes=2, publications=1, bins=False)
+    block = figures(layout, np.array([1.0, 0, 0, 5]), QUIET, 6).recall(0, 0).block
+    assert (block.low, block.high) == (pytest.approx(1.0), pytest.approx(1.0))
+
+
 def test_an_end_that_must_hold_for_all_classes_at_once_is_as_much_less_often_missed():
     """The greatest of K lower ends is too great as soon as one of them is: each may be so a K-th as often."""
     table = np.array([[50, 10, 0], [5, 20, 0], [1, 4, 10]])
