@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.mechanisms.building import build
-from service.mechanisms.timing import largest_cost
+from service.mechanisms.timing import fit_cost, largest_cost
 from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.obligations import (
     AtArrival,
@@ -52,6 +52,7 @@ def test_obligations_are_read_as_they_were_stored(name):
     assert again.to_json() == owed.to_json()
     assert again == owed
     assert largest_cost(owed.fit).seconds > 0
+    assert largest_cost(owed.fit) == fit_cost(owed.fit, owed.fit.records, in_blocks=False)
 
 
 def test_nothing_of_an_obligation_is_lost_when_it_is_stored():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from service.learning.losses import LOSSES
+from service.learning.losses import LOSSES, Squared
 from service.learning.records import Records
 from service.learning.solvers import Inaccurate
 from service.mechanisms.sufficient_statistics import Statistics, weights
@@ -207,3 +207,12 @@ def test_a_run_that_ends_is_followed_by_another():
     assert [endless.place(step) for step in (0, 7, 8, 19)] == [0, 7, 8, 19]
     ending = replace(endless, factor=Tree(steps=8))
     assert [ending.place(step) for step in (0, 7, 8, 19)] == [0, 7, 0, 3]
+
+
+def test_targets_count_by_their_share_of_the_bound():
+    rng = np.random.default_rng(8)
+    x, y = rng.normal(size=(50, 3)), rng.uniform(-1.2, 1.2, 50)
+    one, four = (learner("squared", 0, loss=Squared(bound=bound)) for bound in (1.0, 4.0))
+    of_one = one.statistics(Records(x=x, y=y), 50)
+    np.testing.assert_allclose(four.statistics(Records(x=x, y=4 * y), 50), of_one, rtol=1e-12)
+    assert np.abs(of_one).max() > 0
