@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from subprocess import check_output
 
@@ -13,7 +14,7 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.mechanism import Mechanism
-from service.mechanisms.timing import SECONDS_AT_LEAST, fit_cost
+from service.mechanisms.timing import SECONDS_AT_LEAST, fit_cost, timing
 from service.privacy.accounting.obligations import FitSize
 from service.streams.schema import StreamSchema
 
@@ -139,3 +140,20 @@ def test_only_what_is_proved_to_be_fitted_of_blocks_is_fitted_of_blocks():
     for learner in ({"solver": "gradient_descent"}, {"solver": "psgd"}, {"kind": "objective_perturbation"}):
         assert not made(linear(3), BATCHES, PERTURBED | learner).reads_blocks(many)
     assert not made(linear(3) | {"unit": {"max_records": 2}}, BATCHES, PERTURBED).reads_blocks(many)
+
+
+@pytest.mark.parametrize(
+    ("delay", "records", "words"),
+    [
+        ("0", 10**6, "publish_delay is 0"),
+        ("0", 0, None),
+        ("10", 10**6, None),
+        ("0.05", 10**6, "more than half of publish_delay = 0.05 s"),
+        ("0.05", 0, "more than half of publish_delay = 0.05 s"),
+    ],
+)
+def test_whoever_can_see_a_fit_s_time_in_its_releases_is_warned(delay, records, words):
+    size = FitSize(records=records, rows=2, columns=10, encoder=0, passes=1, descent_passes=0)
+    answer = timing(size, Decimal(delay), queued=1.0)
+    assert ("warning" in answer) == bool(words)
+    assert (words or "") in answer.get("warning", "")
