@@ -1,6 +1,6 @@
-"""Mistakes that people make in a publication and in a stream: what changes, which field it is, and what they are told.
+"""Mistakes that people make in the body of a publication or of a stream.
 
-Each is a change of a body that is right. The reason has these words.
+Each is the change of a valid body, the field that the error names, and words that its reason contains.
 """
 
 from service.inputs.words import EXAMPLES

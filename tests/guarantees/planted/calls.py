@@ -78,7 +78,7 @@ def other_records_that_are_noted_as_the_first_ones() -> None:
 
 @bug(f"{_CALLS}::test_a_journal_has_a_write_ahead_log")
 def a_journal_whose_changes_are_undone_from_memory() -> None:
-    """A killed load leaves a damaged journal: nobody knows which batches were accepted."""
+    """A load that is killed damages its journal, which lists the batches that the service accepted."""
     from perennial import journal
 
     rewrite(journal.opened, ('"PRAGMA journal_mode = WAL"', '"PRAGMA journal_mode = MEMORY"'))

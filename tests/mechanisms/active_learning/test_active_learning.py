@@ -131,7 +131,7 @@ def test_a_batch_is_updated_when_it_is_full(monkeypatch):
 
 
 def test_a_batch_that_never_fills_is_closed_at_a_public_slot(monkeypatch):
-    """Else nobody knows which records are still needed. A later version keeps the slot: publications run on it."""
+    """The slot tells how long a batch needs its records. It never changes, since publications rely on it."""
     far = {"loss": "huber_hinge", "origin": [[1.0, 0, 0, 0, 0]], "regularization": 0.0}
     settings = {"threshold": 1e-6, "epsilon_selection": 3, "learning_rate": 1e-6, **BATCH}
     assert publication({"epsilon": 60}, learner=far, **settings).schedule.next_time(0) == 6748  # 64·5·(1 + e³)

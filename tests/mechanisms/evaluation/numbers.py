@@ -1,7 +1,7 @@
 """Figures of some counts that were made up, and how far noise may have moved some predictions, as JSON.
 
-Other tests show that figures hold what is true; this one notices that a number has changed. `python -m
-tests.mechanisms.evaluation.numbers` writes numbers.jsonl anew, for whoever changes one knowingly.
+Other tests show that the intervals are right; this one notices each number that changes. Run `python -m
+tests.mechanisms.evaluation.numbers` after you changed one knowingly: it writes numbers.jsonl anew.
 """
 
 import json
