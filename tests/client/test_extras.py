@@ -48,3 +48,10 @@ def test_what_is_missing_is_named(monkeypatch, missing, extra, call):
 
 def test_numpy_alone_predicts():
     assert model("logistic", 2).predict(np.zeros((3, 2))).shape == (3,)
+
+
+def test_masked_arrays_are_loaded_only_where_somebody_uses_them():
+    program = "import sys, numpy; from perennial.data import blocks; list(blocks(numpy.ones((2, 1))))"
+    program += "; print('numpy.ma' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == "False\n"

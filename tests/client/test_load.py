@@ -202,6 +202,19 @@ def test_the_command_of_the_service_hands_it_over(service: Service, client, key_
     numbered(stream, RECORDS)
 
 
+def test_a_command_that_fails_says_so_by_its_status(tmp_path):
+    program = [sys.executable, "-m", "perennial", "load", "days", tmp_path / "days.csv", "--key-file", tmp_path / "key"]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("perennial: can't read ")
+
+
+def test_an_answer_that_nobody_can_read_is_no_success():
+    program = "import sys; from perennial.__main__ import _end; print('250 records accepted'); _end(0)"
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a disk without room
+        assert subprocess.run([sys.executable, "-c", program], stdout=full, check=False).returncode == 1
+
+
 HANDED_OVER = """
 import os, sys
 from service.__main__ import main

@@ -72,12 +72,11 @@ def _as_array(body: bytes, *, brackets: int | None = None) -> tuple[memoryview |
     if len(body) <= SHORT_BYTES:
         return _short_as_array(body, brackets)
     characters = np.frombuffer(body, np.uint8)
-    breaks = np.flatnonzero(characters[: body.rindex(b"}")] == ord("\n"))  # what is after it ends the body
+    (breaks,) = (characters[: body.rindex(b"}")] == ord("\n")).nonzero()  # what is after it ends the body
     lines = len(breaks) + 1
-    ends, begins = characters[breaks - 1], characters[breaks + 1]
     if (
-        (ends != ord("}")).any()
-        or (begins != ord("{")).any()
+        characters[breaks - 1].tobytes() != b"}" * len(breaks)
+        or characters[breaks + 1].tobytes() != b"{" * len(breaks)
         or (brackets is not None and np.count_nonzero(characters == ord("[")) != lines * brackets)
     ):
         return None, lines
