@@ -332,8 +332,28 @@ def test_what_is_usual_is_read_at_once(module, by_name, records):
         assert (numbers["x"].tolist(), numbers["y"].tolist(), units) == (x, y, None)
 
 
+OF_UNITS = replace(TWO, units=True)
+NAMED = replace(TWO, names=Names(columns=("a", "b"), classes=("u", "v")))
+
+
+@pytest.mark.parametrize("records", [3, 400], ids="{} records".format)
+@pytest.mark.parametrize(
+    ("layout", "line", "broken"),
+    [
+        (TWO, b'{"x":[1,2],"y":0}', b'{"x":[1\n2],"y":0}'),
+        (NAMED, b'{"x":{"a":1,"b":2},"y":"u"}', b'{"x":{"a":1\n"b":2},"y":"u"}'),
+        (OF_UNITS, b'{"unit":"a},{b","x":[1,2],"y":0}', b'{"unit":"a}\n{b","x":[1,2],"y":0}'),
+    ],
+    ids=["plain", "by name", "of units"],
+)
+def test_a_line_break_is_no_comma(layout, line, broken, records):
+    """Two records share a line, and another one takes two: there are as many lines as records."""
+    rows.read_rows(b"\n".join([line] * records), layout)
+    with pytest.raises(InvalidRecords):
+        rows.read_rows(b"\n".join([line + b"," + line, broken, *[line] * (records - 3)]), layout)
+
+
 def test_short_lines_are_read_as_long_ones(monkeypatch):
-    named = replace(TWO, names=Names(columns=("a", "b"), classes=("u", "v")))
     random = Random(3)
     pieces = ['{"x":[1,2],"y":0}', '{"x":{"a":1,"b":2},"y":1}', '{"y":1,"x":[3,[4]]}', '{"x":[1,2],\n"y":"}\\n{"}']
     pieces += [f"{pieces[0]}\n", "\n", "\n", "\r\n", "}\n{", "{", "}", "[", "x", " "]
@@ -349,7 +369,7 @@ def test_short_lines_are_read_as_long_ones(monkeypatch):
     taken = 0
     for _ in range(1000):
         body = "".join(random.choice(pieces) for _ in range(random.randrange(6))).encode()
-        for layout in (TWO, named):
+        for layout in (TWO, NAMED):
             short = outcome(body, layout, len(body))
             assert short == outcome(body, layout, -1), body
             taken += isinstance(short, dict)

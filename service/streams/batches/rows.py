@@ -50,7 +50,7 @@ def _usual(body: bytes, layout: RecordLayout) -> Read | None:
         numbers["x"] = np.frombuffer(b"".join(x), dtype=np.float64).reshape(len(x), -1)
     if has_y:
         numbers["y"] = np.array(y, dtype=np.float64)
-    return numbers, [row["unit"] for row in rows] if layout.units else None
+    return numbers, _ids(rows) if layout.units else None
 
 
 def _named(body: bytes, layout: RecordLayout) -> Read | None:
@@ -60,7 +60,15 @@ def _named(body: bytes, layout: RecordLayout) -> Read | None:
     if array is None or len(rows := parsed(array)) != lines or {len(row) for row in rows} != {len(names)}:
         return None
     numbers = {name: read_fast(name, (row[name] for row in rows), layout) for name in names if name != "unit"}
-    return numbers, [row["unit"] for row in rows] if layout.units else None
+    return numbers, _ids(rows) if layout.units else None
+
+
+def _ids(rows: Any) -> list[Any]:
+    """Return the ids of units. ValueError: a line may have ended within one, and begun again as a record does."""
+    ids = [row["unit"] for row in rows]
+    if any("},{" in each for each in ids if isinstance(each, str)):
+        raise ValueError
+    return ids
 
 
 def _as_array(body: bytes, *, brackets: int | None = None) -> tuple[memoryview | bytes | None, int]:

@@ -39,6 +39,23 @@ def lines_by_name_that_say_a_label_twice() -> None:
     rewrite(rows._named, (" or {len(row) for row in rows} != {len(names)}", ""))
 
 
+@bug(f"{_FORMATS}::test_a_line_break_is_no_comma[plain-400 records]")
+def line_breaks_that_are_taken_for_commas() -> None:
+    """A batch is stored that is none: its sender lost a comma, or a whole line."""
+    from service.streams.batches import rows
+
+    before, after = 'characters[breaks - 1].tobytes() != b"}"', 'characters[breaks + 1].tobytes() != b"{"'
+    rewrite(rows._as_array, (f"{before} * len(breaks)", "False"), (f"{after} * len(breaks)", "False"))
+
+
+@bug(f"{_FORMATS}::test_a_line_break_is_no_comma[of units-3 records]")
+def ids_that_go_on_in_the_next_line() -> None:
+    """A record counts for somebody whom its sender never named."""
+    from service.streams.batches import rows
+
+    rewrite(rows._ids, ("raise ValueError", "pass"))
+
+
 @bug(f"{_FORMATS}::TestArrow::test_lists_need_not_begin_at_the_first_number")
 def nulls_that_are_looked_for_elsewhere_than_numbers() -> None:
     """A record goes with whatever number lies beneath what is missing."""
