@@ -20,6 +20,7 @@ from tests.api.formats import ARROW, JSON, NDJSON, WRITERS, Arrow, as_json, as_r
 NAN, INF = math.nan, math.inf
 PAST_FLOAT32 = 3.4028235677973366e38  # the least double that rounds to infinity
 TWO = stored_schema({"features": 2, "task": {"kind": "classification", "classes": 2}}).layout()
+NAMED = replace(TWO, names=Names(columns=("a", "b"), classes=("u", "v")))
 REGRESSION = stored_schema({"features": 2, "task": {"kind": "regression", "bound": 1.0}}).layout()
 UNLABELLED = stored_schema({"features": 2, "task": {"kind": "unlabelled"}}).layout()
 CATEGORICAL = stored_schema({"task": {"kind": "categorical", "cardinality": 3}}).layout()
@@ -319,7 +320,7 @@ def with_member(body: bytes, table: arrow._Table, member: int, *, like: int) -> 
 @pytest.mark.parametrize("module", [columns, rows], ids=["JSON", "NDJSON"])
 def test_what_is_usual_is_read_at_once(module, by_name, records):
     """The slow way would read the same, many times as slowly."""
-    layout = replace(TWO, names=Names(columns=("a", "b"), classes=("u", "v"))) if by_name else TWO
+    layout = NAMED if by_name else TWO
     x, y = [[number, 0.5 - number] for number in range(records)], [number % 2 for number in range(records)]
     write = as_json if module is columns else as_rows
     body = (
@@ -330,27 +331,6 @@ def test_what_is_usual_is_read_at_once(module, by_name, records):
     for each in (body, body.rstrip()):
         numbers, units = (module._named if by_name else module._usual)(each, layout)
         assert (numbers["x"].tolist(), numbers["y"].tolist(), units) == (x, y, None)
-
-
-OF_UNITS = replace(TWO, units=True)
-NAMED = replace(TWO, names=Names(columns=("a", "b"), classes=("u", "v")))
-
-
-@pytest.mark.parametrize("records", [3, 400], ids="{} records".format)
-@pytest.mark.parametrize(
-    ("layout", "line", "broken"),
-    [
-        (TWO, b'{"x":[1,2],"y":0}', b'{"x":[1\n2],"y":0}'),
-        (NAMED, b'{"x":{"a":1,"b":2},"y":"u"}', b'{"x":{"a":1\n"b":2},"y":"u"}'),
-        (OF_UNITS, b'{"unit":"a},{b","x":[1,2],"y":0}', b'{"unit":"a}\n{b","x":[1,2],"y":0}'),
-    ],
-    ids=["plain", "by name", "of units"],
-)
-def test_a_line_break_is_no_comma(layout, line, broken, records):
-    """Two records share a line, and another one takes two: there are as many lines as records."""
-    rows.read_rows(b"\n".join([line] * records), layout)
-    with pytest.raises(InvalidRecords):
-        rows.read_rows(b"\n".join([line + b"," + line, broken, *[line] * (records - 3)]), layout)
 
 
 def test_short_lines_are_read_as_long_ones(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.guarantees.planted.bug import bug, rewrite
 
 _FORMATS = "tests/streams/test_formats.py"
+_NO_BATCHES = "tests/streams/test_no_batches.py"
 
 
 @bug(f"{_FORMATS}::test_of_many_labels_too_each_is_looked_at[0.5-json]")
@@ -39,7 +40,7 @@ def lines_by_name_that_say_a_label_twice() -> None:
     rewrite(rows._named, (" or {len(row) for row in rows} != {len(names)}", ""))
 
 
-@bug(f"{_FORMATS}::test_a_line_break_is_no_comma[plain-400 records]")
+@bug(f"{_NO_BATCHES}::test_a_line_break_is_no_comma[plain-400 records]")
 def line_breaks_that_are_taken_for_commas() -> None:
     """A batch is stored that is none: its sender lost a comma, or a whole line."""
     from service.streams.batches import rows
@@ -48,12 +49,28 @@ def line_breaks_that_are_taken_for_commas() -> None:
     rewrite(rows._as_array, (f"{before} * len(breaks)", "False"), (f"{after} * len(breaks)", "False"))
 
 
-@bug(f"{_FORMATS}::test_a_line_break_is_no_comma[of units-3 records]")
+@bug(f"{_NO_BATCHES}::test_a_line_break_is_no_comma[of units-3 records]")
 def ids_that_go_on_in_the_next_line() -> None:
     """A record counts for somebody whom its sender never named."""
     from service.streams.batches import rows
 
     rewrite(rows._ids, ("raise ValueError", "pass"))
+
+
+@bug(f"{_NO_BATCHES}::test_columns_that_do_not_belong_together_are_refused[rows]")
+def rows_that_lend_each_other_numbers() -> None:
+    """A record is stored with a number of the next one's."""
+    from service.streams.batches import columns
+
+    rewrite(columns._usual, ("set(map(len, rows)) <= {features}", "True"))
+
+
+@bug(f"{_NO_BATCHES}::test_columns_that_do_not_belong_together_are_refused[labels by name]")
+def records_by_name_without_labels() -> None:
+    """A batch is stored that no worker can read, and its stream stands still."""
+    from service.streams.batches import columns
+
+    rewrite(columns._named, (" if len(lengths) == 1 else None", ""))
 
 
 @bug(f"{_FORMATS}::TestArrow::test_lists_need_not_begin_at_the_first_number")
