@@ -263,13 +263,20 @@ class TestArrow:
             READERS[ARROW](self.lists(numbers, 3, 5, 7), UNLABELLED)
         assert list(refusal.value.reasons) == [(1, f"x: column 0 {MISSING}")]
 
-    @pytest.mark.parametrize("ends", [[0, 2, 100, 102, 4], [0, 2, 4, 6, 9]])
+    @pytest.mark.parametrize("ends", [[0, 2, 100, 102, 4], [0, 2, 4, 6, 9], [-2, 0, 2, 5, 7]])
     def test_lists_elsewhere_than_within_the_numbers_are_refused(self, ends):
         right = [0, 2, 4, 6, 8]
         body = self.lists(nanoarrow.c_array(np.arange(8, dtype=np.float32)), *right)
         assert body.count(np.array(right, "<i4").tobytes()) == 1
         body = body.replace(np.array(right, "<i4").tobytes(), np.array(ends, "<i4").tobytes())
         assert self.reason(body, UNLABELLED) == "the body is not an Arrow IPC stream"
+
+    def test_a_message_begins_with_its_marker_and_is_no_shorter_than_empty(self):
+        body = Arrow("fixed")([[1, 2]], [0])
+        length = int.from_bytes(body[4:8], "little")
+        backwards = (length - len(body)).to_bytes(4, "little", signed=True)  # counted from the end, the same place
+        for wrong in (b"\0" * 4 + body[4:], body[:4] + backwards + body[8:]):
+            assert self.reason(wrong) == "the body is not an Arrow IPC stream"
 
     def test_a_damaged_schema_is_refused(self):
         damaged = zlib.decompress(base64.b85decode(DAMAGED))  # it ends a process in which nanoarrow 0.9.0 reads it

@@ -148,9 +148,9 @@ def test_texts_that_are_not_utf8_name_no_unit():
 def test_an_id_of_which_a_part_came_is_refused():
     """The part could be the id of another unit."""
     before, _, ids = as_arrow(["anna-7"]).rpartition(np.array([0, 6], "<i4").tobytes())
-    for end in (6, 7):
-        body = before + np.array([0, end], "<i4").tobytes() + ids
-        if end == 6:
+    for ends in ([0, 6], [0, 7], [-3, 6]):
+        body = before + np.array(ends, "<i4").tobytes() + ids
+        if ends == [0, 6]:
             assert READERS[ARROW](body, LAYOUT)["unit"] == ["anna-7"]
         else:
             with pytest.raises(InvalidRecords):
