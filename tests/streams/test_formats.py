@@ -271,6 +271,12 @@ class TestArrow:
         body = body.replace(np.array(right, "<i4").tobytes(), np.array(ends, "<i4").tobytes())
         assert self.reason(body, UNLABELLED) == "the body is not an Arrow IPC stream"
 
+    def test_numbers_are_within_their_buffer(self):
+        body = Arrow("fixed", "float32", batches=1)([[1, 2]] * 5, [0] * 5)
+        ten, fewer = (np.array([0, 4 * count], "<i8").tobytes() for count in (10, 9))  # where a buffer is, and its size
+        assert len(READERS[ARROW](body, TWO)["x"]) == 5
+        assert self.reason(body.replace(ten, fewer, 1)) == "the body is not an Arrow IPC stream"
+
     def test_a_message_begins_with_its_marker_and_is_no_shorter_than_empty(self):
         body = Arrow("fixed")([[1, 2]], [0])
         length = int.from_bytes(body[4:8], "little")
