@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 FEATURES, ROWS_OF_A_GROUP = 8, 100_000
 KILLED_AT = (0.2, 0.4, 0.6)  # of the records
-SECONDS_TO_KNOW = 2.0  # a new stream: for the worker
+SECONDS_TO_FIND = 2.0  # in which a worker surely finds a new stream
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -216,7 +216,7 @@ class Turns:
 
     def new(self, name: str) -> str:
         made = self._client.create_stream(name, features=FEATURES, classes=2, epsilon=1).name
-        time.sleep(SECONDS_TO_KNOW)
+        time.sleep(SECONDS_TO_FIND)
         return made
 
 

@@ -209,10 +209,25 @@ def test_a_command_that_fails_says_so_by_its_status(tmp_path):
     assert ended.stderr.startswith("perennial: can't read ")
 
 
-def test_an_answer_that_nobody_can_read_is_no_success():
-    program = "import sys; from perennial.__main__ import _end; print('250 records accepted'); _end(0)"
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
+def test_an_answer_that_nobody_can_read_is_no_success(unbuffered):
+    program = """
+from contextlib import nullcontext
+from perennial import __main__ as command
+command._key, command.connect = str, lambda *_: nullcontext()
+command.loading.run = lambda *_: print("250 records accepted")
+command._end(command.main(["load", "days", "days.csv"]))
+"""
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a disk without room
-        assert subprocess.run([sys.executable, "-c", program], stdout=full, check=False).returncode == 1
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (1, "perennial: can't print: No space left on device\n")
 
 
 HANDED_OVER = """

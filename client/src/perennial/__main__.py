@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with connect(options.url, key) as client:
                 loading.run(client, options)
     except OSError as error:
-        return _failed(f"can't read {error.filename}: {error.strerror}")
+        return _failed(_reason(error))
     except (PerennialError, ModuleNotFoundError) as error:
         return _failed(" ".join([str(error), *getattr(error, "__notes__", [])]))
     except KeyboardInterrupt:
@@ -75,6 +75,10 @@ def _add_service(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _reason(error: OSError) -> str:
+    return f"can't read {error.filename}: {error.strerror}" if error.filename else f"can't print: {error.strerror}"
+
+
 def _failed(message: str) -> int:
     print(f"perennial: {message}", file=sys.stderr)  # noqa: T201
     return FAILED
@@ -84,9 +88,8 @@ def _end(status: int) -> NoReturn:
     """End at once. Python would take all modules apart first, which takes as long as to send 150,000 records."""
     try:
         sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:  # whoever read it is gone
-        status = status or FAILED
+    except OSError as error:
+        status = _failed(_reason(error))
     os._exit(status)
 
 

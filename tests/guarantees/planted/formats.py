@@ -51,7 +51,7 @@ def line_breaks_that_are_taken_for_commas() -> None:
 
 @bug(f"{_NO_BATCHES}::test_a_line_break_is_no_comma[of units-3 records]")
 def ids_that_go_on_in_the_next_line() -> None:
-    """A record counts for somebody whom its sender never named."""
+    """A record counts for a unit that its sender did not name."""
     from service.streams.batches import rows
 
     rewrite(rows._ids, ("raise ValueError", "pass"))
