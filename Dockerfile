@@ -1,5 +1,3 @@
-# syntax=docker/dockerfile:1
-
 # Tags move. Where images must be the same bytes for ever, pin these two by digest.
 FROM python:3.13-slim-trixie AS build
 
@@ -11,10 +9,11 @@ RUN python -m venv --without-pip /opt/perennial \
     && pip --python /opt/perennial/bin/python install --no-cache-dir --disable-pip-version-check \
         --require-hashes --only-binary :all: -r requirements.lock
 
-# What builds the project itself: the backend alone, held to the development lock's versions and hashes.
-RUN python -m venv /opt/backend \
+# The backend that builds the project, with the development lock's versions and hashes. pip refuses a package that is missing here.
+RUN awk '/^[^ #]/ {wanted = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/} wanted' requirements-dev.lock > backend.lock \
+    && python -m venv /opt/backend \
     && /opt/backend/bin/pip install --no-cache-dir --disable-pip-version-check \
-        --require-hashes --only-binary :all: -c requirements-dev.lock hatchling
+        --require-hashes --only-binary :all: -r backend.lock
 
 COPY pyproject.toml README.md LICENSE ./
 COPY service service
@@ -45,7 +44,7 @@ WORKDIR /var/lib/perennial
 EXPOSE 8000
 
 # For the API. A worker answers no requests: switch this off there.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --start-interval=1s CMD ["python", "-c", "\
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["python", "-c", "\
 import http.client, os, sys\n\
 connection = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('PERENNIAL_PORT', '8000')), timeout=4)\n\
 connection.request('GET', '/readyz')\n\
