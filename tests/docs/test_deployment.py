@@ -1,19 +1,29 @@
 """The image and the compose file: read as what they are, and held to what they promise."""
 
+import contextlib
 import json
 import re
+import shlex
+import subprocess
 from fnmatch import fnmatch
 from importlib import resources
+from importlib.metadata import requires
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from packaging.requirements import Requirement
+from redis import Redis
+from redis.exceptions import RedisError
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.log import read_primaries
+from service.embedded import valkey
+from service.log.connection import DURABILITY, require_durability
 from service.settings import API_METRICS_PORT, WORKER_METRICS_PORT, Settings
+from tests.conftest import wait_until
 from tests.docs.pages import ROOT
+from tests.ports import free_port
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads the compose file")
 
@@ -100,15 +110,91 @@ def test_a_server_is_not_root_and_tells_its_health(name) -> None:
     assert service["healthcheck"]["test"]
 
 
-@pytest.mark.parametrize("name", PRIMARIES)
-def test_the_log_keeps_what_it_answers(name) -> None:
-    command = COMPOSE["services"][name]["command"]
-    (volume,) = COMPOSE["services"][name]["volumes"]
-    assert volume.split(":")[0] in COMPOSE["volumes"]
-    settings = dict(zip(command[1::2], command[2::2], strict=True))
+SEVERAL = dict(re.findall(r"^# ((?:PERENNIAL|AWS)_\w+)=(.+)$", (ROOT / ".env.example").read_text(), flags=re.MULTILINE))
+"""Settings of the profile `several`, and others that are the same without it."""
 
-    assert (settings["--appendonly"], settings["--appendfsync"]) == ("yes", "always")
-    assert settings["--maxmemory-policy"] == "noeviction"
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_valkey_takes_its_options_and_keeps_what_it_answers(tmp_path, clustered) -> None:
+    """As a node of a cluster it serves its own streams while others are away, and no replica takes its place."""
+    options = re.sub(
+        r"\$\{PERENNIAL_REDIS_URL:\+(.*?)}", r"\1" if clustered else "", COMPOSE["services"]["valkey"]["command"]
+    )
+    port, bus = free_port(), free_port()
+    command = [*shlex.split(options)[1:], "--port", str(port), "--cluster-port", str(bus), "--dir", str(tmp_path)]
+    with subprocess.Popen([valkey._executable(), *command, "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL) as server:
+        try:
+            with Redis(port=port, decode_responses=True) as redis:
+                wait_until(lambda: answers(redis))
+                require_durability(redis.config_get(*DURABILITY))
+                assert redis.config_get("save", "hide-user-data-from-log") == {
+                    "save": "",
+                    "hide-user-data-from-log": "yes",
+                }
+                expected = {"cluster-require-full-coverage": "no", "cluster-replica-no-failover": "yes"}
+                assert redis.info("cluster")["cluster_enabled"] == clustered
+                assert (redis.config_get(*expected) == expected) is clustered
+        finally:
+            server.terminate()
+
+
+def answers(redis: Redis) -> bool:
+    with contextlib.suppress(RedisError):
+        return redis.ping()
+    return False
+
+
+def test_the_profile_several_is_a_cluster_of_all_slots_and_an_object_store() -> None:
+    services = {name for name, service in COMPOSE["services"].items() if service.get("profiles") == ["several"]}
+    assert services == {*PRIMARIES, "cluster", "objects"} - {"valkey"}
+    scheme, nodes = SEVERAL["PERENNIAL_REDIS_URL"].split("://")
+    assert (scheme, nodes.split(",")) == ("redis+cluster", [f"{name}:6379" for name in PRIMARIES])
+    assert len({tuple(COMPOSE["services"][name]["volumes"]) for name in PRIMARIES}) == len(PRIMARIES)
+    ranges = re.findall(r"-h (\S+) cluster addslotsrange (\d+) (\d+)", COMPOSE["services"]["cluster"]["command"][-1])
+    assert [name for name, _, _ in ranges] == PRIMARIES
+    slots = [slot for _, first, last in ranges for slot in range(int(first), int(last) + 1)]
+    assert slots == list(range(16384))
+    assert urlsplit(SEVERAL["AWS_ENDPOINT"]).hostname == "objects"
+    environment = COMPOSE["services"]["worker"]["environment"]
+    for name in SEVERAL.keys() - {"PERENNIAL_PORT"}:
+        assert environment[name] is None or environment[name].startswith(f"${{{name}:-")
+
+
+def test_only_the_migration_connects_as_the_owner_of_the_tables() -> None:
+    postgres = COMPOSE["services"]["postgres"]["environment"]
+    for name in ("api", "worker", "migrate"):
+        for variable in ("PERENNIAL_DATABASE_URL", "PERENNIAL_MIGRATION_URL"):
+            if url := _environment(name).get(variable):
+                address = urlsplit(url)
+                assert (address.hostname, address.path) == ("postgres", f"/{postgres['POSTGRES_DB']}")
+                assert (address.username == postgres["POSTGRES_USER"]) is (variable == "PERENNIAL_MIGRATION_URL")
+
+
+def test_the_user_of_the_image_owns_every_folder_that_is_mounted_or_set() -> None:
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
+    (user,) = re.findall(r"^USER (\S+)$", text, flags=re.MULTILINE)
+    ((uid, gid, folders),) = re.findall(r"install -d -o (\d+) -g (\d+) -m 0700 (.*)$", text, flags=re.MULTILINE)
+    ours = [service for service in COMPOSE["services"].values() if service["image"] == "perennial"]
+    used = {mount.split(":")[1] for service in ours for mount in service.get("volumes", ())}
+    used |= {service["environment"]["PERENNIAL_SEGMENT_COPIES"] for service in ours}
+    assert (
+        user
+        == f"{uid}:{gid}"
+        == "".join(re.findall(r"--uid (\d+)", text)) + ":" + "".join(re.findall(r"--gid (\d+) p", text))
+    )
+    assert used <= set(folders.split())
+
+
+def test_the_builds_requirements_are_all_that_the_backend_needs(tmp_path) -> None:
+    (line,) = re.findall(r"^RUN (awk .*) > backend.lock", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(re.findall(r"^([\w-]+)==", done.stdout, flags=re.MULTILINE)) == needed_by("hatchling")
+
+
+def needed_by(name: str) -> set[str]:
+    requirements = [Requirement(line) for line in requires(name) or ()]
+    present = [each.name for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return {name}.union(*(needed_by(each) for each in present))
 
 
 @pytest.mark.parametrize("name", ["api", "worker"])
@@ -158,20 +244,6 @@ def test_the_compose_file_is_of_composes_schema() -> None:
     jsonschema, schemas = map(pytest.importorskip, ("jsonschema", "check_jsonschema.builtin_schemas"))
     schema = json.loads((resources.files(schemas) / "vendor" / "compose-spec.json").read_text())
     jsonschema.validate(COMPOSE, schema)
-
-
-def test_the_profile_with_several_primaries_is_what_its_lines_say() -> None:
-    text = (ROOT / ".env.example").read_text()
-    lines = dict(re.findall(r"^# ((?:PERENNIAL|AWS)_\w+)=(.+)$", text, flags=re.MULTILINE))
-    services = {name: each for name, each in COMPOSE["services"].items() if each.get("profiles") == ["several"]}
-    primaries = read_primaries(lines["PERENNIAL_REDIS_URL"]).every()
-    assert [urlsplit(each.url).hostname for each in primaries] == PRIMARIES
-    assert {*services, "valkey"} == {*PRIMARIES, "objects"}
-    assert len({tuple(COMPOSE["services"][name]["volumes"]) for name in PRIMARIES}) == len(PRIMARIES)
-    assert urlsplit(lines["AWS_ENDPOINT"]).hostname == "objects"
-    environment = COMPOSE["services"]["worker"]["environment"]
-    for name in lines.keys() - {"PERENNIAL_PORT"}:
-        assert environment[name] is None or environment[name].startswith(f"${{{name}:-")
 
 
 def test_images_are_held_to_a_tag() -> None:
