@@ -47,6 +47,43 @@ def test_every_panel_has_its_place_and_the_provisioned_source():
     assert {panel["datasource"]["uid"] for panel in DASHBOARD["panels"]} == {source["datasources"][0]["uid"]}
 
 
+TROUBLE = {
+    "Targets down": ({'up{job="perennial-api"}': 1, 'up{job="perennial-worker"}': 0, 'up{job="another"}': 0}, "{}", 1),
+    "Halted": (
+        {
+            'perennial_stream_halted{stream="s", instance="a"}': 1,
+            'perennial_stream_halted{stream="s", instance="b"}': 1,
+            'perennial_publication_halted{publication="p", stream="s", instance="a"}': 1,
+            'perennial_publication_halted{publication="p", stream="s", instance="b"}': 1,
+            'perennial_publication_halted{publication="q", stream="s", instance="a"}': 0,
+        },
+        *("{}", 2),
+    ),
+    "Lag": (
+        {'perennial_lag_seconds{stream="s", instance="a"}': 3, 'perennial_lag_seconds{stream="s", instance="b"}': 5},
+        *('{stream="s"}', 5),
+    ),
+}
+"""By titles of graphs: series with their values, and the labels and the value that the graph must then show."""
+
+
+@needs_prometheus
+def test_graphs_show_what_is_down_halted_or_late_once_however_many_apis_there_are(tmp_path):
+    tests = [
+        {
+            "name": title,
+            "interval": "15s",
+            "input_series": [{"series": name, "values": str(sample)} for name, sample in series.items()],
+            "promql_expr_test": [
+                {"expr": FIRST_GRAPHS[title], "eval_time": "0s", "exp_samples": [{"labels": labels, "value": value}]}
+            ],
+        }
+        for title, (series, labels, value) in TROUBLE.items()
+    ]
+    (tmp_path / "test.yaml").write_text(json.dumps({"tests": tests}))
+    promtool("test", "rules", "test.yaml", folder=tmp_path)
+
+
 class Prometheus:
     """Debian's, scraping one service as the file for docker compose says, by two names as if there were two APIs."""
 
