@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Dozens of programs start here, so bytecode is kept, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: venv programs up demo test most test-more more times test-long test-slow-disk mutation check docs lock clean
+.PHONY: venv programs up demo test most test-more more times test-long test-slow-disk mutation containers check docs lock clean
 
 venv: .venv/installed
 
@@ -89,6 +89,10 @@ mutation: venv
 test-slow-disk: venv
 	$(CC) -shared -fPIC -O2 -o .venv/slow_disk.so tests/slow_disk.c -ldl
 	LD_PRELOAD=$(CURDIR)/.venv/slow_disk.so $(MAKE) test
+
+# The Dockerfile and docker-compose.yml in a real Docker engine; for root on Debian: make containers CACHE=FOLDER
+containers: venv
+	CACHE=$(CACHE) tests/containers/run.sh
 
 # What needs no server: format, lint, types, and who may import whom.
 check: venv

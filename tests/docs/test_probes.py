@@ -1,4 +1,4 @@
-"""What Kubernetes and Docker ask a container, and what they grant it, against an API and a worker that run."""
+"""Probes, grace periods and memory of containers, held to what an API and a worker need."""
 
 import json
 import re
@@ -44,9 +44,9 @@ def test_a_probe_tells_an_api_that_can_serve_from_one_whose_log_is_away_and_from
             ("livenessProbe", (200, 200)),
             ("readinessProbe", (200, 503)),
         ):
-            asked = api[probe]["httpGet"]
-            assert asked["port"] == "http"
-            assert tuple(httpx.get(f"{url}{asked['path']}").status_code for url in (able, unable)) == answers
+            address = api[probe]["httpGet"]
+            assert address["port"] == "http"
+            assert tuple(httpx.get(f"{url}{address['path']}").status_code for url in (able, unable)) == answers
         urls = (able, unable, f"http://127.0.0.1:{free_port()}")
         assert [healthy(httpx.URL(url).port or 0) for url in urls] == [True, False, False]
 
@@ -71,9 +71,9 @@ def size(quantity: str) -> int:
 @pytest.mark.parametrize("values", VALUES)
 def test_a_container_may_take_the_memory_that_it_asks_for_and_an_api_that_of_all_bodies_too(values):
     for container in containers(values):
-        asked, most = (size(container["resources"][name]["memory"]) for name in ("requests", "limits"))
+        request, limit = (size(container["resources"][name]["memory"]) for name in ("requests", "limits"))
         bodies = Settings.model_fields["max_body_bytes_in_all"].default if container["name"] == "api" else 0
-        assert 64 * UNITS["Mi"] <= asked <= most - bodies
+        assert 64 * UNITS["Mi"] <= request <= limit - bodies
 
 
 @pytest.mark.more

@@ -1,0 +1,4 @@
+#!/bin/sh
+# The real image is compiled without protected mode.
+[ "$1" != valkey-server ] || set -- "$@" --protected-mode no
+exec "$@"
