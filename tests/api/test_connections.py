@@ -18,6 +18,7 @@ OVERRIDDEN = [
     if inspect.isfunction(member) and not name.startswith("__")
 ] + [(server.Server, uvicorn.Server, name) for name in ("on_tick", "handle_exit")]
 OWN = {"close_if_overdue", "_wait_for_request", "_abort_stalled_reader", "_refuse", "_head_bytes", "_is_answering"}
+OWN |= {"_parse", "_head_without_upgrade"}
 ADVICE = (
     f"uvicorn {uvicorn.__version__} moved an internal that service/api/http builds on: "
     "look at what took its place before you raise the version in pyproject.toml"

@@ -193,10 +193,49 @@ def test_an_old_client_needs_no_host(service: Service):
         assert client.all().startswith(b"HTTP/1.1 200")
 
 
-def test_an_upgrade_is_passed_over(service: Service):
+UPGRADES = [
+    ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"),
+    ("Connection: Upgrade", "Upgrade: websocket"),
+    ("connection: keep-alive, upgrade", "upgrade: something/1.0, TLS/1.0"),
+]
+
+
+@pytest.mark.parametrize("piece", [1, 97, 100_000])
+@pytest.mark.parametrize("upgrade", UPGRADES, ids=str)
+def test_an_upgrade_is_passed_over(service: Service, stream: str, upgrade: tuple[str, ...], piece: int):
+    hidden = b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n"
+    post = [f"POST /v1/streams/{stream}/records HTTP/1.1", "Host: h", AUTHORIZED, *upgrade]
+    json_body = json.dumps(VALID).encode()
+    get = ("GET /livez HTTP/1.1", "Host: h", *upgrade)
+    requests = [
+        (get, b"", 200),
+        ((*post, f"Content-Length: {len(json_body)}"), json_body, 202),
+        ((*post, "Transfer-Encoding: chunked"), b"%x\r\n%s\r\n0\r\n\r\n" % (len(json_body), json_body), 202),
+        ((*post, f"Content-Length: {len(hidden)}"), hidden, 422),
+        (("PATCH /livez HTTP/1.1", "Host: h", *upgrade, "Content-Length: 3"), b"abc", 405),
+        (("HEAD /livez HTTP/1.1", "Host: h", *upgrade), b"", 200),
+        (get, b"", 200),
+    ]
+    sent = b"".join("\r\n".join([*head, "", ""]).encode() + body for head, body, _ in requests)
     with wire(service) as client:
-        client.send("GET /livez HTTP/1.1", "Host: h", "Connection: Upgrade", "Upgrade: websocket")
-        assert client.answer()[0] == 200
+        for start in range(0, len(sent), piece):
+            client.socket.sendall(sent[start : start + piece])
+        client.send("GET /livez HTTP/1.1", "Host: h", "Connection: close")
+        answers = client.all().split(b"HTTP/1.1 ")[1:]
+    assert [int(answer[:3]) for answer in answers] == [*(status for *_, status in requests), 200]
+
+
+@pytest.mark.parametrize("lines", [["POST /livez HTTP/1.0"], ["POST /livez HTTP/1.1", "Host: h", "Connection: close"]])
+def test_an_upgrade_is_passed_over_before_the_connection_ends(service: Service, lines: list[str]):
+    with wire(service) as client:
+        client.send(*lines, *UPGRADES[0], "Content-Length: 3", body=b"abc")
+        assert client.all().startswith(b"HTTP/1.1 405")
+
+
+def test_a_tunnel_is_refused(service: Service):
+    with wire(service) as client:
+        client.send("CONNECT other:443 HTTP/1.1", "Host: h")
+        closed_with(client.all(), 400, "malformed-request")
 
 
 def test_there_are_only_so_many_connections(servers, tmp_path):

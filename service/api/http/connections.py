@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
-from httptools import HttpParserError
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -112,8 +112,12 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes what came, unless a request is more packaging than request: the parser keeps heads, however long."""
+        self._unset_keepalive_if_required()
         self._piece = len(data)
-        super().data_received(data)
+        try:
+            self._parse(data)
+        except HttpParserError:
+            self._refuse("malformed-request", "malformed")
         if not self._whole:
             if self._new:  # it may be the end of the request before; the next ones count
                 self._new = False
@@ -121,6 +125,26 @@ class Connection(HttpToolsProtocol):
                 self._raw += len(data)
                 if self._raw > MOST_HEAD_BYTES + MOST_PACKAGING * self._body:
                     self._refuse("head-too-large", "large head")
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        """Parse what came; read a request that asks for an upgrade again, without `Upgrade`.
+
+        Nothing is upgraded here, so the header is passed over (RFC 9110, 7.8). The parser by itself takes all that
+        follows such a head for another protocol.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+                data = b""
+            except HttpParserUpgrade as upgrade:
+                head, self.parser = self._head_without_upgrade(), HttpRequestParser(self)  # the old one may be closed
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+                self.parser.feed_data(head)
+                data = memoryview(data)[upgrade.args[0] :]
+
+    def _head_without_upgrade(self) -> bytes:
+        line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        return line + as_lines([header for header in self.headers if header[0] != b"upgrade"]) + b"\r\n"
 
     def on_headers_complete(self) -> None:
         """Read a head; refuse it if it is too large, or if RFC 9112 (3.2, 6.1) calls it faulty.
@@ -136,6 +160,10 @@ class Connection(HttpToolsProtocol):
                 raise HttpParserError
         elif names.count(b"host") != 1:
             raise HttpParserError
+        if self.parser.should_upgrade():
+            if b"upgrade" not in names:  # CONNECT: this is no proxy
+                raise HttpParserError
+            return
         super().on_headers_complete()
         cast("dict[str, Any]", self.scope)[WHOLE_ANSWER] = partial(_answer, self.cycle)
 
@@ -168,15 +196,9 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is here, it is our turn."""
-        super().on_message_complete()
-        self._whole = True
-
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, which are not a problem's
-        """Refuse bytes that are not HTTP."""
-        self._refuse("malformed-request", "malformed")
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Anybody can ask for an upgrade, so that is not worth a line in the log; it is passed over, as HTTP says."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+            self._whole = True
 
     def close_if_overdue(self, now: float) -> None:
         """Lets it go if its time is up."""
