@@ -43,7 +43,7 @@ def test_a_list_is_read_to_its_end(monkeypatch):
 
 def test_a_request_that_waits_has_time_for_the_wait_and_the_answer():
     """And it says which version it has, as the service writes that of this format: so that an old one is not sent."""
-    request = next(operations._ask_latest("p", 60, 7))
+    request = operations._latest_request("p", 60, 7)
     assert request.headers == {
         "Accept": "application/vnd.safetensors",
         "If-None-Match": '"7.safetensors.1"',
@@ -78,12 +78,12 @@ def model(version: int, role: str = "model", **more: object) -> Answer:
 
 
 def test_followers_get_each_model_after_theirs_once_and_the_newest_last():
-    exchange = operations.following("p", 3)
+    exchange = operations.following("p", 3, operations.LongPoll())
     answers = {"state": "running"}, model(7), model(4), model(5, "base"), model(6)
     models, requests = result_of(exchange, *answers)
     assert [each.version for each in models] == [4, 6, 7]
     assert [each.path.rpartition("/")[2] for each in requests] == ["p", "latest", "4", "5", "6"]
-    exchange = operations.following("p", 7)
+    exchange = operations.following("p", 7, operations.LongPoll())
     next(exchange)
     exchange.send(answer({"state": "running"}))
     assert isinstance(exchange.send(model(7)), Pause), "it has that one"
@@ -93,7 +93,7 @@ def test_who_is_far_behind_gets_the_next_models_first(monkeypatch):
     """The newest one would else end the walk, and those between would never come."""
     monkeypatch.setattr(operations, "MODELS_AT_ONCE", 2)
     answers = {"state": "running"}, model(9), model(4), model(5, "base"), model(6)
-    models, _ = result_of(operations.following("p", 3), *answers)
+    models, _ = result_of(operations.following("p", 3, operations.LongPoll()), *answers)
     assert [each.version for each in models] == [4, 6]
 
 
@@ -106,9 +106,9 @@ def test_a_model_comes_with_the_encoder_that_it_names():
 
 def test_a_stopped_publication_has_a_last_model():
     """And then none: who follows it is told so, and does not wait for ever."""
-    models, _ = result_of(operations.following("p", 3), {"state": "stopped"}, model(4))
+    models, _ = result_of(operations.following("p", 3, operations.LongPoll()), {"state": "stopped"}, model(4))
     assert [each.version for each in models] == [4]
     nothing = Answer(status=304, headers={}, body=b"")
-    ended, requests = result_of(operations.following("p", 4), {"state": "stopped"}, nothing)
+    ended, requests = result_of(operations.following("p", 4, operations.LongPoll()), {"state": "stopped"}, nothing)
     assert ended is None
     assert "Prefer" not in requests[-1].headers

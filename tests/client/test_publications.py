@@ -173,7 +173,7 @@ def test_waiting_goes_on_where_a_server_that_stops_answers_at_once(wait):
     """The exchange, answered by hand."""
     described = {"publication": "p", "version": 2, "model": {"kind": "histogram"}}
     model = perennial.Model(parameters=np.zeros((1, 2)), metadata=described)
-    exchange = operations.latest("p", wait, 1)
+    exchange = operations.latest("p", wait, 1, operations.LongPoll())
     assert "Prefer" not in next(exchange).headers
     exchange.send(nothing := Answer(status=304, headers={}, body=b""))
     waiting = exchange.send(running := Answer(status=200, headers={}, body=b'{"state":"running"}'))
@@ -201,7 +201,7 @@ def test_nobody_waits_for_a_publication_that_has_ended(state, error, reason, wai
     described = {"publication": "p", "version": 2, "model": {"kind": "histogram"}}
     model = perennial.Model(parameters=np.zeros((1, 2)), metadata=described)
     for answer, raised in ((nothing, error), (Answer(status=200, headers={}, body=model.to_safetensors()), None)):
-        exchange = operations.latest("p", wait, 1)
+        exchange = operations.latest("p", wait, 1, operations.LongPoll())
         next(exchange)
         exchange.send(nothing)
         assert "Prefer" not in exchange.send(ended).headers
@@ -211,7 +211,7 @@ def test_nobody_waits_for_a_publication_that_has_ended(state, error, reason, wai
 
 def test_a_halted_publication_says_why():
     """The exchange, answered by hand."""
-    exchange = operations.following("p", 0)
+    exchange = operations.following("p", 0, operations.LongPoll())
     next(exchange)
     exchange.send(Answer(status=200, headers={}, body=b'{"state":"halted","reason":"a cap"}'))
     with pytest.raises(Halted, match="p has halted: a cap"):
@@ -220,13 +220,16 @@ def test_a_halted_publication_says_why():
 
 def test_followers_go_on_after_a_day_of_sleep(monkeypatch):
     """The service forgets Idempotency-Keys meanwhile, and they have none. The exchange, answered by hand."""
-    exchange = operations.following("p", 0)
+    exchange = operations.following("p", 0, operations.LongPoll())
     next(exchange)
     waiting = exchange.send(Answer(status=200, headers={}, body=b'{"state":"running"}'))
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 25 * 3600)
+    assert waiting.headers["Prefer"] == "wait=60"
     assert isinstance(exchange.send(NoAnswer(reason="ReadTimeout", sent=True)), Pause)
-    assert exchange.send(None) == waiting
+    with pytest.raises(StopIteration) as done:
+        exchange.send(None)
+    assert done.value.value == []
 
 
 def test_what_is_not_there_is_not_found(client):

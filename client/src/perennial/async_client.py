@@ -178,6 +178,7 @@ class AsyncPublication:
     def __init__(self, transport: AsyncTransport, name: str) -> None:
         self.name = name
         self._run = transport.run
+        self._poll = operations.LongPoll()
 
     def __repr__(self) -> str:
         return f"<AsyncPublication {self.name}>"
@@ -188,7 +189,7 @@ class AsyncPublication:
 
     async def latest(self, wait: float = 0.0, *, newer_than: Model | int = 0) -> Model:
         """Return the newest model, as `Publication.latest` does."""
-        return await self._run(operations.latest(self.name, wait, version_of(newer_than)))
+        return await self._run(operations.latest(self.name, wait, version_of(newer_than), self._poll))
 
     async def release(self, version: int) -> Model:
         """Return one release. It never changes."""
@@ -203,7 +204,7 @@ class AsyncPublication:
         start = (
             max(0, await self._run(operations.newest_version(self.name)) - 1) if after is None else version_of(after)
         )
-        while (models := await self._run(operations.following(self.name, start))) is not None:
+        while (models := await self._run(operations.following(self.name, start, self._poll))) is not None:
             for model in models:
                 yield model
                 start = model.version

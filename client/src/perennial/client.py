@@ -217,6 +217,7 @@ class Publication:
     def __init__(self, transport: Transport, name: str) -> None:
         self.name = name
         self._run = transport.run
+        self._poll = operations.LongPoll()
 
     def __repr__(self) -> str:
         return f"<Publication {self.name}>"
@@ -232,7 +233,7 @@ class Publication:
         version. Raises NotYet where there is none in time, or where the publication is stopped and has none; Halted
         where it has halted.
         """
-        return self._run(operations.latest(self.name, wait, version_of(newer_than)))
+        return self._run(operations.latest(self.name, wait, version_of(newer_than), self._poll))
 
     def release(self, version: int) -> Model:
         """Return one release. It never changes."""
@@ -249,7 +250,7 @@ class Publication:
         and raises Halted once it has halted.
         """
         start = max(0, self._run(operations.newest_version(self.name)) - 1) if after is None else version_of(after)
-        while (models := self._run(operations.following(self.name, start))) is not None:
+        while (models := self._run(operations.following(self.name, start, self._poll))) is not None:
             for model in models:
                 yield model
                 start = model.version

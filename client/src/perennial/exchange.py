@@ -114,17 +114,19 @@ def ask(
 ) -> Exchange[Answer]:
     """Return the answer, if its status is below 300 or one of `also`; raise the error that it is otherwise.
 
-    Where the server is busy or can't be reached, ask again after a pause, for at most `patience` seconds of pauses, but
-    never repeat a request that is not repeatable and may have been carried out, nor one with an Idempotency-Key on the
-    next day: the service may have forgotten it.
+    Where the server is busy or can't be reached, ask again after a pause, for at most `patience` seconds, but never
+    repeat a request that is not repeatable and may have been carried out, nor one with an Idempotency-Key on the next
+    day: the service may have forgotten it.
 
     since: when the key was first used, in seconds since 1970; default now.
     doubts: gets a line for every attempt that the server may have carried out although no answer says so.
     """
     since = time.time() if since is None else since
-    paused, pause = 0.0, FIRST_PAUSE_SECONDS
+    waited, pause = 0.0, FIRST_PAUSE_SECONDS
     while True:
+        began = time.monotonic()
         answer = yield request
+        waited += time.monotonic() - began
         error = _error(answer, also)
         if error is None:
             assert isinstance(answer, Answer)  # noqa: S101 - no error is only ever an answer's
@@ -132,12 +134,12 @@ def ask(
         if doubts is not None and _may_be_done(answer):
             doubts.append(str(error))
         next_pause = max(_retry_after(answer), random.uniform(0.5, 1.0) * pause)  # noqa: S311 - spreads clients
-        if not _may_repeat(request, answer) or paused + next_pause > patience:
+        if not _may_repeat(request, answer) or waited + next_pause > patience:
             raise error
         yield Pause(next_pause)
         if "Idempotency-Key" in request.headers and not is_remembered(since):
             raise error
-        paused, pause = paused + next_pause, min(2 * pause, LONGEST_PAUSE_SECONDS)
+        waited, pause = waited + next_pause, min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 def is_refusal(error: Problem | Unreachable, doubts: Sequence[str]) -> bool:

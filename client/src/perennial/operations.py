@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from perennial.errors import Halted, InvalidArgument, NotYet, UnknownServer
+from perennial.errors import Busy, Halted, InvalidArgument, NotYet, UnknownServer, Unreachable
 from perennial.exchange import (
     CALL_PATIENCE_SECONDS,
     FIRST_PAUSE_SECONDS,
@@ -49,6 +49,22 @@ class Ledger:
     exact: bool
     publications: Table
     ranges: Table
+
+
+class LongPoll:
+    """How many seconds the service is asked to wait for a model: fewer once a proxy, for one, cut one off."""
+
+    def __init__(self) -> None:
+        self.seconds = LONGEST_WAIT_SECONDS
+
+    def shorten(self, cut_after: float) -> None:
+        """Ask for half of the time that was too long; less than a second says that nobody waited."""
+        if cut_after >= 1:
+            self.seconds = max(1, min(self.seconds, int(cut_after)) // 2)
+
+    def lengthen(self) -> None:
+        """Ask for a second more: only a restart of the service may have cut the wait off."""
+        self.seconds = min(LONGEST_WAIT_SECONDS, self.seconds + 1)
 
 
 def check() -> Exchange[None]:
@@ -133,29 +149,32 @@ def release(publication: str, version: int) -> Exchange[Model]:
     return (yield from _model(publication, f"{version}"))
 
 
-def latest(publication: str, wait: float, newer_than: int) -> Exchange[Model]:
+def latest(publication: str, wait: float, newer_than: int, poll: LongPoll) -> Exchange[Model]:
     """Return the newest model, once its version is greater than `newer_than`; wait for it up to `wait` seconds.
+
+    A service that is away is asked again for as long, and for as long as any call is patient.
 
     Raises NotYet where there is none in time, or where the publication is stopped; Halted where it has halted; NotFound
     where there is no such publication.
     """
     deadline = time.monotonic() + float(wait)  # numpy's floats of 32 bits would round it
-    model = yield from _newer(publication, 0, newer_than)
+    patience = min(max(float(wait), CALL_PATIENCE_SECONDS), PATIENCE_SECONDS)
+    model = yield from _newest(publication, newer_than, patience)
     while model is None:
         # The state first: a publication that has ended releases nothing after this.
-        described = yield from _get(path_of("publications", publication), patience=PATIENCE_SECONDS)
+        patience = min(max(deadline - time.monotonic(), CALL_PATIENCE_SECONDS), PATIENCE_SECONDS)
+        described = yield from _get(path_of("publications", publication), patience=patience)
         running, left = described["state"] == "running", max(0.0, deadline - time.monotonic())
         if running and not left:
             raise NotYet(
                 f"There is no release {_than(newer_than)}yet: wait longer, or see in `info()` how many records are "
                 "`due`."
             )
-        model = yield from _newer(publication, math.ceil(min(left, LONGEST_WAIT_SECONDS)) if running else 0, newer_than)
-        if model is None and not running:
+        if running:
+            model = yield from _next(publication, newer_than, poll, left)
+        elif (model := (yield from _newest(publication, newer_than, patience))) is None:
             _raise_halted(publication, described)
             raise NotYet(f"There is no release {_than(newer_than)}and none will follow: the publication is stopped.")
-        if model is None:
-            yield Pause(FIRST_PAUSE_SECONDS)  # a server that stops answers at once
     return (yield from _with_encoder(publication, model))
 
 
@@ -163,9 +182,33 @@ def _than(version: int) -> str:
     return f"newer than version {version} " if version else ""
 
 
-def _newer(publication: str, wait: int, version: int) -> Exchange[Model | None]:
-    """Return the newest model, without its encoder; None: none is newer than that version within so many seconds."""
-    answer = yield from _ask_latest(publication, wait, version)
+def _newest(publication: str, version: int, patience: float) -> Exchange[Model | None]:
+    """Return the newest model, without its encoder; None: none is newer than that version."""
+    answer = yield from ask(_latest_request(publication, 0, version), 304, 404, patience=patience)
+    return _model_newer_than(version, answer)
+
+
+def _next(publication: str, version: int, poll: LongPoll, most: float) -> Exchange[Model | None]:
+    """Wait for the next model and return the newest, without its encoder; None: none came, or the wait was cut off.
+
+    most: the most seconds to wait.
+    """
+    request = _latest_request(publication, math.ceil(min(most, poll.seconds)), version)
+    began = time.monotonic()
+    try:
+        answer = yield from ask(request, 304, 404, patience=0)
+    except (Unreachable, Busy):  # or the service is away: whoever asks for the state next finds out
+        waited = time.monotonic() - began
+        poll.shorten(waited)
+        yield Pause(max(FIRST_PAUSE_SECONDS, min(1 - waited, most)))
+        return None
+    poll.lengthen()
+    if (model := _model_newer_than(version, answer)) is None:
+        yield Pause(FIRST_PAUSE_SECONDS)  # a server that stops answers at once
+    return model
+
+
+def _model_newer_than(version: int, answer: Answer) -> Model | None:
     model = Model.from_safetensors(answer.body) if answer.status == 200 else None
     return model if model is not None and model.version > version else None
 
@@ -180,7 +223,7 @@ def version_of(model: Model | int) -> int:
     return model.version if isinstance(model, Model) else operator.index(model)
 
 
-def following(publication: str, after: int) -> Exchange[list[Model] | None]:
+def following(publication: str, after: int, poll: LongPoll) -> Exchange[list[Model] | None]:
     """Return the models after version `after`, oldest first: none after a minute without; None once none can follow.
 
     Raises Halted where the publication has halted and all its models are read.
@@ -188,11 +231,12 @@ def following(publication: str, after: int) -> Exchange[list[Model] | None]:
     # The state first: a publication that has ended releases nothing after this.
     described = yield from _get(path_of("publications", publication), patience=PATIENCE_SECONDS)
     running = described["state"] == "running"
-    newest = yield from _newer(publication, LONGEST_WAIT_SECONDS if running else 0, after)
+    newest = yield from (
+        _next(publication, after, poll, math.inf) if running else _newest(publication, after, PATIENCE_SECONDS)
+    )
     if newest is not None:
         return (yield from _models_between(publication, after, newest))
     if running:
-        yield Pause(FIRST_PAUSE_SECONDS)
         return []
     _raise_halted(publication, described)
     return None
@@ -222,14 +266,11 @@ def schema(stream: str) -> Exchange[Schema | None]:
     return Schema.of(json_object(answer)) if answer.status == 200 else None
 
 
-def _ask_latest(publication: str, wait: int, newer_than: int) -> Exchange[Answer]:
+def _latest_request(publication: str, wait: int, newer_than: int) -> Request:
     headers = {"Accept": SAFETENSORS, "If-None-Match": f'"{newer_than}.safetensors.1"'}
     if wait:
         headers["Prefer"] = f"wait={wait}"
-    path = f"{path_of('publications', publication)}/releases/latest"
-    return (
-        yield from ask(Request(path=path, headers=headers, seconds=wait + 30.0), 304, 404, patience=PATIENCE_SECONDS)
-    )
+    return Request(path=f"{path_of('publications', publication)}/releases/latest", headers=headers, seconds=wait + 30.0)
 
 
 def _model(publication: str, version: str) -> Exchange[Model]:
