@@ -69,12 +69,13 @@ def test_every_format_and_packing_is_taken_whole_and_once(large: Service):
         send(large, stream, gzip.compress(columns, 1), Content_Encoding="gzip", Idempotency_Key=key),
         send(large, stream, lines, Content_Type="application/x-ndjson"),
         send(large, stream, gzip.compress(lines, 1), Content_Encoding="gzip", Content_Type="application/x-ndjson"),
+        send(large, stream, gzip.compress(columns[:9]) + gzip.compress(columns[9:], 1), Content_Encoding="gzip"),
     ]
     first, repeated, *others = (ok(each, 202) for each in sent)
     assert repeated == first
     assert first["accepted"] == MOST
     places = [numbered(large, stream, each["entry"]) for each in (first, *others)]
-    assert places == [(start, start + MOST) for start in range(0, 3 * MOST, MOST)]
+    assert places == [(start, start + MOST) for start in range(0, 4 * MOST, MOST)]
     refused(send(large, stream, as_columns(X + 1), Idempotency_Key=key), 422, "idempotency-conflict")
 
 
