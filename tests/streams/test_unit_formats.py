@@ -130,7 +130,9 @@ def test_arrow_takes_no_real_numbers_for_units():
     }
     with pytest.raises(InvalidRecords) as refusal:
         READERS[ARROW](as_stream(fields, (1, [row, ones, numbers])), LAYOUT)
-    assert list(refusal.value.reasons) == [(None, '"unit" must be a column of texts or integers')]
+    assert list(refusal.value.reasons) == [
+        (None, '"unit" must be a column of texts (utf8 or large_utf8) or integers, but is of type float')
+    ]
 
 
 def test_arrow_takes_texts_with_long_offsets_too():

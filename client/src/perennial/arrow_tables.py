@@ -28,7 +28,21 @@ def columns_of(data: Any) -> dict[str, Array]:
     table = data if isinstance(data, pa.RecordBatch) else _reader(data).read_all()
     if len(set(table.column_names)) < len(table.column_names):
         raise InvalidData(SAME_NAME)
-    return {name: _array(column) for name, column in zip(table.column_names, table.columns, strict=True)}
+    return {name: _array(column, name) for name, column in zip(table.column_names, table.columns, strict=True)}
+
+
+def as_numpy(values: Any, place: str) -> Any:
+    """Return the values of a series as an array; anything else as it is."""
+    if not hasattr(values, "to_numpy"):
+        return values
+    try:
+        return values.to_numpy()
+    except Exception:  # noqa: BLE001 - each library has errors of its own, which may repeat values
+        raise _unread(place, getattr(values, "dtype", type(values).__name__)) from None
+
+
+def _unread(place: str, kind: Any) -> InvalidData:
+    return InvalidData(f"{place}: values of type {kind} can't be read: make them numbers or texts.")
 
 
 def _reader(data: Any) -> Any:
@@ -40,10 +54,23 @@ def _reader(data: Any) -> Any:
         raise InvalidData(NO_TABLE) from None
 
 
-def _array(column: Any) -> Array:
+def _array(column: Any, name: str) -> Array:
+    import pyarrow as pa
+
+    try:
+        return _numpy_array(column)
+    except pa.ArrowException:
+        raise _unread(f"Column {name!r}", column.type) from None
+
+
+def _numpy_array(column: Any) -> Array:
     import pyarrow as pa
 
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_run_end_encoded(array.type):
+        from pyarrow import compute  # to import it takes long
+
+        array = compute.run_end_decode(array)
     kind = array.type
     if len(array) == 0 or array.null_count or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return np.asarray(array.to_numpy(zero_copy_only=False))

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import reduce
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perennial.arrow_tables import NO_TABLE, SAME_NAME, columns_of
+from perennial.arrow_tables import NO_TABLE, SAME_NAME, as_numpy, columns_of
 from perennial.errors import InvalidData, InvalidRow
 from perennial.masks import is_missing, unmasked
 from perennial.names import UNNAMED, Names, listed
@@ -189,7 +190,7 @@ def _columns(data: Any) -> dict[str, Any] | None:
         names = list(data.columns)
         if len(set(names)) < len(names):
             raise InvalidData(SAME_NAME)
-        return {name: data[name].to_numpy() for name in names}
+        return {name: as_numpy(data[name], f"Column {name!r}") for name in names}
     if hasattr(data, "__arrow_c_stream__") and hasattr(data, "to_numpy"):
         raise InvalidData(NO_TABLE)
     if hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__next__"):
@@ -255,7 +256,7 @@ def _features(data: Any) -> Array:
 
 
 def _labels(values: Any, names: Names, place: str = "The labels") -> Array:
-    y = _checked(np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values), place)
+    y = _checked(np.asarray(as_numpy(values, place)), place)
     if y.ndim == 1 and y.dtype.kind == "O" and names.classes:
         return names.numbers(y, place)
     if y.dtype.kind != "O" and y.size:
@@ -274,7 +275,7 @@ def _labels(values: Any, names: Names, place: str = "The labels") -> Array:
 
 def _as_array(values: Any, place: str) -> Array:
     """Return an array; of texts, str objects. Raises InvalidData where numpy would make texts of a list's numbers."""
-    plain = unmasked(values, place)
+    plain = as_numpy(unmasked(values, place), place)
     try:
         array = np.asarray(plain)
         if array.dtype.kind != "U" or isinstance(plain, np.ndarray):
@@ -316,7 +317,8 @@ def _unfit(values: Array, place: str) -> InvalidData:
             return InvalidRow(place, row)
     if any(isinstance(each, str) for each in values.flat):
         return InvalidData(f"{place}: {_MIXED}")
-    return InvalidData(f"{place}: some values are neither numbers nor texts.")
+    kind = next((type(each).__name__ for each in values.flat if not isinstance(each, Real)), "unknown")
+    return InvalidData(f"{place}: values of type {kind} are neither numbers nor texts.")
 
 
 def _overflows(value: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from perennial.arrow_tables import as_numpy
 from perennial.errors import InvalidData
 from perennial.masks import unmasked
 
@@ -17,7 +18,7 @@ Array: TypeAlias = NDArray[Any]
 def ids_of(values: Any, place: str = "The units") -> Array:
     """Return (m,) texts and whole numbers. Raises InvalidData where a value is neither, or missing."""
     values = unmasked(values, place)
-    ids = _listed(values) if isinstance(values, list | tuple) else np.asarray(_plain(values))
+    ids = _listed(values) if isinstance(values, list | tuple) else np.asarray(as_numpy(values, place))
     if ids.ndim == 2 and ids.shape[1] == 1:
         ids = ids[:, 0]
     if ids.ndim != 1:
@@ -40,10 +41,6 @@ def _listed(values: Sequence[Any]) -> Array:
     for row, each in enumerate(values):
         ids[row] = each
     return ids
-
-
-def _plain(values: Any) -> Any:
-    return values.to_numpy() if hasattr(values, "to_numpy") else values
 
 
 def _can_be_written(text: str) -> bool:

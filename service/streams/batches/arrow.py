@@ -35,6 +35,11 @@ from service.streams.layout import RecordLayout
 _SCHEMA, _RECORD_BATCH = 1, 3  # kinds of messages
 _INT, _FLOAT, _LIST, _FIXED_SIZE_LIST, _LARGE_LIST = 2, 3, 12, 16, 21  # kinds of types
 _TEXT, _LARGE_TEXT = 5, 20
+_KINDS = (
+    *("none", "null", "int", "float", "binary", "utf8", "bool", "decimal", "date", "time", "timestamp", "interval"),
+    *("list", "struct", "union", "fixed_size_binary", "fixed_size_list", "map", "duration", "large_binary", "large_utf8"),
+    *("large_list", "run_end_encoded", "binary_view", "utf8_view", "list_view", "large_list_view"),
+)
 _DICTIONARY = 4  # the member of a column that only points into one
 _BYTE, _FLOATS = np.dtype("u1"), [np.dtype(f"<f{size}") for size in (2, 4, 8)]
 _OFFSETS: dict[int, np.dtype[Any]] = {_LIST: np.dtype("<i4"), _LARGE_LIST: np.dtype("<i8")}
@@ -197,14 +202,14 @@ def _rows_of_numbers(field: "_Table") -> _Column:
     numbers = _type(items[0]) if items and lists else None
     width = field.table(3).number(0, "i") if kind == _FIXED_SIZE_LIST else None
     if numbers is None or (width is not None and width <= 0):
-        raise InvalidRecords((None, '"x" must be a column of type fixed_size_list or list of numbers'))
+        raise _wrong_type(field, "lists (list, large_list or fixed_size_list) of integers or floats")
     return _Column("x", numbers, _OFFSETS.get(kind), width)
 
 
 def _number(field: "_Table") -> _Column:
     numbers = _type(field)
     if numbers is None:
-        raise InvalidRecords((None, '"y" must be a column of integers or floats'))
+        raise _wrong_type(field, "integers or floats")
     return _Column("y", numbers)
 
 
@@ -214,8 +219,27 @@ def _unit(field: "_Table") -> _Column:
         return _Column("unit", _BYTE, _TEXT_OFFSETS[kind], texts=True)
     numbers = _type(field)
     if numbers is None or numbers.kind == "f":
-        raise InvalidRecords((None, '"unit" must be a column of texts or integers'))
+        raise _wrong_type(field, "texts (utf8 or large_utf8) or integers")
     return _Column("unit", numbers)
+
+
+def _wrong_type(field: "_Table", wanted: str) -> InvalidRecords:
+    """Return the refusal of a column that is not of the types that are wanted."""
+    return InvalidRecords((None, f'"{field.text(0)}" must be a column of {wanted}, but is of type {_described(field)}'))
+
+
+def _described(field: "_Table") -> str:
+    lists = field.number(2, "B") in {*_OFFSETS, _FIXED_SIZE_LIST}
+    name = _kind_name(field)
+    if field.has(_DICTIONARY):
+        return f"dictionary of {name}"
+    items = field.tables(5, 1) if lists else []
+    return f"{name} of {_kind_name(items[0])}" if items else name
+
+
+def _kind_name(field: "_Table") -> str:
+    kind = field.number(2, "B")
+    return _KINDS[kind] if kind < len(_KINDS) else "unknown"
 
 
 def _type(field: "_Table") -> np.dtype[Any] | None:
