@@ -24,6 +24,7 @@ from pydantic_core import PydanticCustomError
 MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keeps
 MAX_COUNT = 2**40
 LARGEST_WEIGHT = 1e9
+LARGEST_CENTER = 9e15  # of a column: whole numbers up to it are exact as doubles, and in stored JSON
 LEAST_DELAY, LARGEST_DELAY = Decimal("0.05"), Decimal(86_400)  # seconds
 
 
@@ -69,6 +70,8 @@ Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
 Steps = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e6)]
 Weight = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-LARGEST_WEIGHT, le=LARGEST_WEIGHT)]
+ColumnCenter = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-LARGEST_CENTER, le=LARGEST_CENTER)]
+ColumnScale = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=LARGEST_CENTER)]
 
 
 def _delay(value: Decimal) -> Decimal:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.inputs.fields import Shape, Weight
+from service.inputs.fields import ColumnCenter, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOST_NAMES = 1024
 LONGEST_NAME = 100  # characters
 MOST_LISTED = 20  # names in an error
-_LEAST_WIDTH, _LARGEST_WIDTH = 2e-6, 2e6  # of a range: twice the bounds of a scale
+_LEAST_WIDTH = 2e-6  # of a range: twice the least scale
 
 
 def _printable(name: str) -> str:
@@ -43,7 +43,7 @@ class Column(Shape):
 
     name: DisplayName
     unit: DisplayName | None = Field(**ABSENT)
-    range: Annotated[tuple[Weight, ...], Field(min_length=2, max_length=2)] | None = Field(**ABSENT)
+    range: Annotated[tuple[ColumnCenter, ...], Field(min_length=2, max_length=2)] | None = Field(**ABSENT)
 
     @model_validator(mode="before")
     @classmethod
@@ -52,11 +52,11 @@ class Column(Shape):
 
     @model_validator(mode="after")
     def _range_is_one(self) -> Self:
-        if self.range is not None and not _LEAST_WIDTH <= self.range[1] - self.range[0] <= _LARGEST_WIDTH:
+        if self.range is not None and self.range[1] - self.range[0] < _LEAST_WIDTH:
             raise PydanticCustomError(
                 "column_range",
-                "range must be [lowest, highest], whose difference is from {least} to {most}",
-                {"least": _LEAST_WIDTH, "most": f"{_LARGEST_WIDTH:.0f}"},
+                "range must be [lowest, highest], at least {least} apart: send the column in a smaller unit",
+                {"least": _LEAST_WIDTH},
             )
         return self
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from perennial import feature_maps
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.streams.batches import READERS, InvalidRecords
@@ -181,6 +182,33 @@ def test_scales_follow_from_public_ranges():
     assert ranged.to_store()["feature_map"] == SCALES
     mapped = ranged.mapping()(np.array([[-30, 100, 3], [50, 0, 4], [90, 50, 5]], dtype=np.float32))
     assert mapped.tolist() == [[-1, 1, 3], [1, -1, 4], [2, 0, 5]]
+
+
+FAR = {
+    "unix time": (1_600_000_000, 1_800_000_000),
+    "microseconds": (1.6e15, 1.8e15),
+    "market value": (0, 5e12),
+    "all": (-9e15, 9e15),
+}
+
+
+def test_ranges_far_from_zero_and_wide_ones_scale_as_exactly_here_as_in_the_client():
+    columns = [{"name": name, "range": [*ends]} for name, ends in FAR.items()]
+    ranged = schema(features=len(FAR), columns=columns)
+    stored = json.loads(json.dumps(ranged.to_store()))
+    assert NewStreamSchema.model_validate(stored).to_store() == stored_schema(stored).to_store() == ranged.to_store()
+    low, high = np.array([*FAR.values()]).T
+    records = (low + np.random.default_rng(3).random((500, len(FAR))) * (high - low)).astype(np.float32)
+    mapped = stored_schema(stored).mapping()(records)
+    assert np.array_equal(mapped, feature_maps.build(stored["feature_map"], len(FAR))(records))
+    assert (np.abs(mapped).max(axis=0) > 0.9).all()
+    assert (np.abs(mapped) <= 1 + 1e-6).all()
+
+
+@pytest.mark.parametrize("range_", [[0, 9.1e15], [-1e16, 0], [0, 1e-6], [1, 1], [2, 1], [0, float("inf")]])
+def test_a_range_beyond_what_is_exact_is_refused(range_):
+    with pytest.raises(ValidationError, match=r"range"):
+        schema(columns=["a", "b", {"name": "c", "range": range_}])
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ _INT, _FLOAT, _LIST, _FIXED_SIZE_LIST, _LARGE_LIST = 2, 3, 12, 16, 21  # kinds o
 _TEXT, _LARGE_TEXT = 5, 20
 _KINDS = (
     *("none", "null", "int", "float", "binary", "utf8", "bool", "decimal", "date", "time", "timestamp", "interval"),
-    *("list", "struct", "union", "fixed_size_binary", "fixed_size_list", "map", "duration", "large_binary", "large_utf8"),
-    *("large_list", "run_end_encoded", "binary_view", "utf8_view", "list_view", "large_list_view"),
+    *("list", "struct", "union", "fixed_size_binary", "fixed_size_list", "map", "duration", "large_binary"),
+    *("large_utf8", "large_list", "run_end_encoded", "binary_view", "utf8_view", "list_view", "large_list_view"),
 )
 _DICTIONARY = 4  # the member of a column that only points into one
 _BYTE, _FLOATS = np.dtype("u1"), [np.dtype(f"<f{size}") for size in (2, 4, 8)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from service.inputs.fields import Positive, Shape, Weight
+from service.inputs.fields import ColumnCenter, ColumnScale, Positive, Shape, Weight
 from service.streams.feature_maps.settings import Version
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class StandardizeMap(Shape):
 
     kind: Literal["standardize"]
     version: Version = 1
-    mean: Weight | tuple[Weight, ...] = 0.0
-    scale: Positive | tuple[Positive, ...] = 1.0
+    mean: ColumnCenter | tuple[ColumnCenter, ...] = 0.0
+    scale: ColumnScale | tuple[ColumnScale, ...] = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
