@@ -76,6 +76,13 @@ def find(connection: Connection, secret: str) -> Key | None:
     return key_of(row) if row else None
 
 
+def valid_digests(connection: Connection) -> frozenset[bytes]:
+    """Return the digests of all keys that are valid, and of the sessions that last."""
+    of_keys = select(keys.c.hash).where(keys.c.revoked_at.is_(None))
+    of_sessions = select(sessions.c.hash).where(sessions.c.expires_at > func.now())
+    return frozenset(map(bytes, connection.scalars(of_keys.union_all(of_sessions))))
+
+
 def page(connection: Connection, *, limit: int, before: int | None) -> list[Key]:
     query = select(*COLUMNS).order_by(keys.c.id.desc()).limit(limit)
     if before is not None:

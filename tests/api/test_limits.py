@@ -293,7 +293,7 @@ class TestRates:
             for client in alone.clients.values():
                 client.close()
 
-    def test_guesses_are_refused_without_a_look_and_hold_up_nobody_else(self, servers, tmp_path):
+    def test_guesses_are_refused_and_hold_up_nobody_else(self, servers, tmp_path):
         settings = make_world(servers, tmp_path, max_unknown_keys=0.5).settings
         with serving(settings) as url:
             alone = Service(url, ADMIN_KEY, settings)
@@ -313,6 +313,33 @@ class TestRates:
             ok(alone.client().get("/v1/streams"))
             for client in alone.clients.values():
                 client.close()
+
+    def test_guesses_refuse_no_key_that_is_used_for_the_first_time(self, servers, tmp_path):
+        """From the same address, as behind a router: a new key, a new session, and any key after a restart."""
+        settings = make_world(servers, tmp_path, max_unknown_keys=0.001).settings
+
+        def guess(url: str, secret: str = "prn_guess") -> int:
+            return httpx.get(f"{url}/v1/keys", headers={"Authorization": f"Bearer {secret}"}).status_code
+
+        with serving(settings) as url:
+            admin = Service(url, ADMIN_KEY, settings)
+            assert [guess(url), guess(url)] == [401, 429]
+            made = ok(admin.client().post("/v1/keys", json={"name": "new", "scopes": ["admin"]}), 201)
+            assert [guess(url, made["key"]), guess(url)] == [200, 429]
+            with httpx.Client(base_url=url) as browser:
+                begun = browser.post("/v1/session", headers={"Authorization": f"Bearer {made['key']}"})
+                assert begun.status_code == 201
+                assert browser.get("/v1/session").status_code == 200
+                browser.cookies.set("perennial_session", "prs_guess")
+                assert browser.get("/v1/session").status_code == 429
+            revoked = ok(admin.client().post("/v1/keys", json={"name": "revoked", "scopes": ["admin"]}), 201)
+            assert admin.client().delete(f"/v1/keys/{revoked['id']}").status_code == 204
+            assert guess(url, revoked["key"]) == 429
+            for client in admin.clients.values():
+                client.close()
+        with serving(settings) as url:
+            assert [guess(url), guess(url)] == [401, 429]
+            assert [guess(url, made["key"]), guess(url, ADMIN_KEY), guess(url)] == [200, 200, 429]
 
     def test_the_average_and_the_burst_are_as_they_are_set(self, monkeypatch):
         now = 1000.0

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 KEY_CACHE_SECONDS = 2.0  # a revocation is notified at once; this is for the case that the notification is lost
 MOST_CACHED = 10_000
 SECONDS_OF_UNKNOWN_KEYS = 10.0
+VALID_DIGESTS = "digests of valid keys"
 
 
 class KnownKeys:
@@ -44,14 +45,16 @@ class KnownKeys:
 
         Args:
             shown: what somebody sent.
-            asker: the address that sent it, which has so many guesses a second; each asks the database. A key that was
-                valid when it was last looked at is no guess. None: who was let in before.
+            asker: the address that sent it, which has so many guesses a second; each asks the database. All guesses
+                beyond that ask it together, whether a key is valid at all, so that guesses keep out nobody who has
+                one, from whatever address. None: who was let in before.
         """
         if (remembered := self.remembered(shown)) is not None:
             return remembered
         secret, find = shown
         which = find, keys.digest(secret)
-        if which not in self._known and asker is not None and (early := self._guesses.early(asker)):
+        is_new = asker is not None and which not in self._known
+        if is_new and (early := self._guesses.early(asker)) and not await self._is_valid(which[1]):
             raise too_many_requests("This address sends too many keys that are not known.", early)
         began, changes = time.monotonic(), self._changes
         key: Key | None = await self._run_once(("key", which), find, secret)
@@ -61,9 +64,14 @@ class KnownKeys:
         else:
             if len(self._known) >= MOST_CACHED:
                 self._known.clear()
-            is_new = self._changes == changes  # else it may have been revoked after it was looked at
-            self._known[which] = (key, began + KEY_CACHE_SECONDS if is_new else 0.0)
+            is_current = self._changes == changes  # else it may have been revoked after it was looked at
+            self._known[which] = (key, began + KEY_CACHE_SECONDS if is_current else 0.0)
         return key
+
+    async def _is_valid(self, digest: bytes) -> bool:
+        """Return whether a key is valid: one query at a time answers for all who ask meanwhile."""
+        valid: frozenset[bytes] = await self._run_once(VALID_DIGESTS, keys.valid_digests)
+        return digest in valid
 
     async def check_again(self, request: Request) -> None:
         """Raise what a new request would get, if the key of one that was let in is valid no more.

@@ -246,7 +246,7 @@ def a_look_that_outlives_a_revocation() -> None:
     """A reader whose key was revoked while it was looked up is let in afterwards."""
     from service.api.auth.known_keys import KnownKeys
 
-    rewrite(KnownKeys.find, ("is_new = self._changes == changes", "is_new = True"))
+    rewrite(KnownKeys.find, ("is_current = self._changes == changes", "is_current = True"))
 
 
 @bug("tests/api/test_latest_polls.py::test_a_search_that_others_began_gives_nobody_an_older_version")
