@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
-from fastapi import Query, Response
+from fastapi import Path, Query, Response
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, StringConstraints
 from pydantic_core import PydanticCustomError
 
@@ -23,7 +23,7 @@ def _in_digits(value: object) -> object:
 
 IN_DIGITS = BeforeValidator(_in_digits)
 """For numbers in addresses: pydantic by itself would read 1_0, +10 and 10.0 as 10."""
-Id = Annotated[int, IN_DIGITS]
+Id = Annotated[int, Path(ge=0, lt=2**63), IN_DIGITS]
 Limit = Annotated[int, Query(ge=1, le=1000), IN_DIGITS]
 Before = Annotated[
     int | None, Query(ge=1, lt=2**63, description="`id` or `version` of the last item of the page before"), IN_DIGITS

@@ -53,7 +53,10 @@ class Line(Shape):
 class Comparison(Shape):
     """The lines to compare, and on which data. The ε and δ of a line are what one record may lose to its whole run."""
 
-    dataset: Annotated[int | str, Field(description="The id of one that was uploaded, or the name of a sample")]
+    dataset: Annotated[
+        Annotated[int, Field(ge=0, lt=2**63)] | str,
+        Field(description="The id of one that was uploaded, or the name of a sample"),
+    ]
     feature_map: FeatureMapShape | None = None
     norm_bound: Positive = 1.0
     lines: Annotated[tuple[Line, ...], Field(min_length=1, max_length=6)]

@@ -1,7 +1,11 @@
 """Addresses that are wrong, by a number, a parameter or a method, are told what they must be."""
 
+from typing import get_args
+
 import pytest
 
+from tests.api.operations import ROUTES
+from tests.api.test_free_texts import BATCHES
 from tests.api.test_records import refused
 from tests.conftest import Service
 
@@ -50,6 +54,40 @@ def test_a_number_in_an_address_is_in_digits(service: Service, address, field, n
 def test_a_large_number_in_an_address_is_explained(service: Service, number, reason):
     problem = refused(service.client().get(f"/v1/streams?before={number}"), 422, "invalid-request")
     assert problem["errors"] == [{"field": "query.before", "reason": reason}]
+
+
+def takes_numbers(parameter) -> bool:
+    kind = parameter.field_info.annotation
+    return kind is int or int in get_args(kind)
+
+
+@pytest.mark.parametrize("number", [2**31, 2**62, 2**63 - 1, 2**63, 2**64, 10**30, 0, -1, -(2**63) - 1])
+def test_no_number_in_any_address_is_an_error_of_the_service(service: Service, number):
+    """Those of PostgreSQL end at 2^63 - 1."""
+    stream = service.stream()
+    names = {"stream": stream, "publication": service.publish(stream, BATCHES)}
+    asked = 0
+    for route in ROUTES:
+        path, query = route.dependant.path_params, route.dependant.query_params
+        if not any(map(takes_numbers, (*path, *query))):
+            continue
+        address = route.path_format.format(
+            **{each.name: number if takes_numbers(each) else names.get(each.name, "a") for each in path}
+        )
+        for method in route.methods:
+            answer = service.client().request(
+                method, address, params={each.alias: number for each in query if takes_numbers(each)}
+            )
+            assert answer.status_code < 500, (method, address)
+            asked += 1
+    assert asked >= 15
+    assert service.client().delete(f"/v1/keys/{2**63}").status_code == 422
+
+
+@pytest.mark.parametrize("number", [2**63, 10**30, -(2**63) - 1])
+def test_no_number_of_a_data_set_is_an_error_of_the_service(service: Service, number):
+    answer = service.client().post("/v1/explorer/explorations", json={"dataset": number})
+    refused(answer, 422, "invalid-request")
 
 
 @pytest.mark.parametrize(

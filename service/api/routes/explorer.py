@@ -164,7 +164,7 @@ async def add_dataset(
     return DatasetShown.model_validate(stored)
 
 
-@router.delete("/datasets/{dataset}", status_code=204, responses=documented("not-found"))
+@router.delete("/datasets/{dataset}", status_code=204, responses=documented("invalid-request", "not-found"))
 async def drop_dataset(dataset: Id, key: Reader, shared: Shared) -> None:
     """Deletes a data set. Results of explorations with it stay."""
 
@@ -220,7 +220,7 @@ async def list_explorations(
     return Items(items=[_info(each) for each in page])
 
 
-@router.get("/explorations/{exploration}", responses=documented("not-found"))
+@router.get("/explorations/{exploration}", responses=documented("invalid-request", "not-found"))
 async def get_exploration(exploration: Id, key: Reader, shared: Shared) -> ExplorationFound:
     """How far it is, and what was found so far."""
     made, findings = await shared.run(_findings, exploration, key)
@@ -229,7 +229,7 @@ async def get_exploration(exploration: Id, key: Reader, shared: Shared) -> Explo
 
 @router.get(
     "/explorations/{exploration}/table",
-    responses=documented("not-found")
+    responses=documented("invalid-request", "not-found")
     | {200: {"description": "CSV", "content": {"text/csv": {"schema": {"type": "string"}}}}},
     response_class=Response,
 )
@@ -253,7 +253,7 @@ async def get_table(exploration: Id, key: Reader, shared: Shared) -> Response:
     )
 
 
-@router.delete("/explorations/{exploration}", responses=documented("not-found"))
+@router.delete("/explorations/{exploration}", responses=documented("invalid-request", "not-found"))
 async def cancel(exploration: Id, key: Reader, shared: Shared) -> ExplorationInfo:
     """Cancels it if it has not ended; what was found so far stays."""
 
