@@ -401,3 +401,45 @@ def test_ids_that_are_none_are_refused(data, label, unit, message):
     with pytest.raises(InvalidData, match=message) as refused:
         list(blocks(data, label, unit=unit))
     assert SECRET not in str(refused.value)
+
+
+SPARSE = "this matrix is sparse: give matrix.toarray()"
+
+
+@pytest.mark.parametrize("kind", ["csr_matrix", "csc_array", "coo_array"])
+def test_sparse_matrices_are_refused_in_words(kind):
+    from scipy import sparse
+
+    matrix = getattr(sparse, kind)(X)
+    for data in (matrix, (matrix, Y), {"a": matrix}, [matrix]):
+        with pytest.raises(InvalidData, match=SPARSE.replace("(", r"\(").replace(")", r"\)")):
+            list(blocks(data))
+    with pytest.raises(InvalidData, match="sparse"):
+        features_of(matrix)
+
+
+@pytest.mark.parametrize("number", [int, np.int64])
+def test_a_number_names_a_column_of_a_frame_whose_columns_have_numbers(number):
+    frame = pd.DataFrame(np.column_stack([X, Y]))
+    (block,) = blocks(frame, label=number(2))
+    assert (block.x.tolist(), block.y.tolist()) == (X.tolist(), Y.tolist())
+    for other, label, message in (
+        (frame, 3, "There is no column 3"),
+        (pd.DataFrame(COLUMNS), 2, "There is no column 2"),
+        (X, 1, "An array has no columns: give labels and units as arrays"),
+    ):
+        with pytest.raises(InvalidData, match=message):
+            list(blocks(other, label=number(label)))
+    with pytest.raises(InvalidData, match="There is no column 9"):
+        list(blocks(pd.DataFrame(COLUMNS), label="y", unit=number(9)))
+
+
+@pytest.mark.parametrize("index", ["y", ["y", "a"], ["a", "y"]])
+def test_a_label_or_a_unit_in_an_index_is_refused_with_what_to_do(index):
+    frame = pd.DataFrame(COLUMNS).set_index(index)
+    reset = r"'y' is the frame's index, and no column: give frame.reset_index\(\)"
+    with pytest.raises(InvalidData, match=reset):
+        list(blocks(frame, label="y"))
+    with pytest.raises(InvalidData, match=reset):
+        list(blocks(frame, label=Y, unit="y"))
+    assert len(next(blocks(frame.reset_index(), label="y"))) == len(Y)

@@ -32,7 +32,9 @@ def columns_of(data: Any) -> dict[str, Array]:
 
 
 def as_numpy(values: Any, place: str) -> Any:
-    """Return the values of a series as an array; anything else as it is."""
+    """Return the values of a series as an array; anything else as it is. Raises InvalidData for sparse matrices."""
+    if hasattr(values, "toarray") and hasattr(values, "nnz"):
+        raise InvalidData(f"{place}: this matrix is sparse: give matrix.toarray(), of so many rows as memory holds.")
     if not hasattr(values, "to_numpy"):
         return values
     try:

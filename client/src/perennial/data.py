@@ -98,22 +98,22 @@ def blocks(
     Args:
         data: a data frame, an Arrow table, a mapping of columns, an array of shape (m, d), a pair (x, y) of arrays, or
             an iterable of those, or of rows: mappings, pairs (row, label), or plain rows. None: there are only labels.
-        label: the name of the column of labels; or the labels, an array of shape (m,). None: there are none, or they
-            are in the pairs.
+        label: the column of labels, by its name, or its number in a frame whose columns have numbers; or the labels, an
+            array of shape (m,). None: there are none, or they are in the pairs.
         features: the names of the columns of features, in their order; default all but the label's and the unit's.
         names: the stream's, which put columns in order by their names, and make numbers of labels that are texts.
         unit: the name of the column of units; or their ids, an array of shape (m,), for which all of `data` is read
             first. None: there are none.
     """
     choice = Choice(
-        label=label if isinstance(label, str) else None,
-        unit=unit if isinstance(unit, str) else None,
+        label=_name(label),
+        unit=_name(unit),
         features=None if features is None else listed("features", features),
         names=names,
     )
-    made = _blocks(data, None if isinstance(label, str) else label, choice)
+    made = _blocks(data, label if choice.label is None else None, choice)
     made = (block for block in made if len(block))  # others do not say whether they hold texts
-    if unit is None or isinstance(unit, str):
+    if unit is None or choice.unit is not None:
         yield from made
     else:
         ids, pieces = ids_of(unit), list(made)
@@ -121,6 +121,13 @@ def blocks(
             raise InvalidData(f"There are no records, but {len(ids)} ids of units.")
         if pieces:
             yield replace(reduce(joined, pieces), unit=ids)
+
+
+def _name(column: Any) -> str | int | None:
+    """Return the name of a column, or its number in a frame that numbers its columns; None: these are its values."""
+    if isinstance(column, bool) or not isinstance(column, str | int | np.integer):
+        return None
+    return column if isinstance(column, str) else int(column)
 
 
 def _blocks(data: Any, labels: Any, choice: Choice) -> Iterator[Block]:
@@ -156,8 +163,10 @@ def features_of(data: Any, width: int | None = None, names: Names = UNNAMED) -> 
 
 def _whole(data: Any, choice: Choice) -> Block | None:
     """Return all records of data that is one piece; None if it is none."""
+    data = as_numpy(data, "The records") if hasattr(data, "nnz") else data  # which refuses it
     columns = _columns(data)
     if columns is not None:
+        _check_index(data, choice, columns)
         return _from_columns(columns, choice)
     pair = isinstance(data, tuple) and len(data) == 2 and depth(data[0]) == 2
     if not pair and not isinstance(data, np.ndarray):
@@ -214,6 +223,14 @@ def _from_columns(columns: dict[str, Any], choice: Choice) -> Block:
         raise texts_beside_numbers(*by_kind[True], by_kind[False][0])
     x = values[0] if len(values) == 1 and values[0].ndim == 2 else _beside(values, names)
     return Block(x=x, y=y, unit=ids)
+
+
+def _check_index(data: Any, choice: Choice, columns: dict[str, Any]) -> None:
+    """Raise InvalidData where a frame has the label or the unit in its index, which pandas counts as no column."""
+    index = [name for name in getattr(getattr(data, "index", None), "names", ()) if name is not None]
+    for name in (choice.label, choice.unit):
+        if name not in columns and name in index:
+            raise InvalidData(f"{name!r} is the frame's index, and no column: give frame.reset_index().")
 
 
 def _check_there(names: list[str], columns: dict[str, Any]) -> None:

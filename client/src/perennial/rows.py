@@ -28,8 +28,8 @@ class Choice:
     says in `first` which columns there are, and in which order. advice: as for `Names.ordered`.
     """
 
-    label: str | None = None
-    unit: str | None = None
+    label: Any = None
+    unit: Any = None
     features: list[str] | None = None
     names: Names = UNNAMED
     first: list[Any] = field(default_factory=list)
