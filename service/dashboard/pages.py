@@ -26,6 +26,10 @@ STATIC = Path(__file__).resolve().parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 PLOTLY = "plotly/package_data/plotly.min.js"  # of the wheel, which need not be imported for it
 
+UP = {"overview": "./", "sign-in": "../", "explorer": "../", "stream": "../../", "publication": "../../"}
+UP["label"] = "../../../"
+"""From each page's address to the service's root: a proxy may put any path before it."""
+
 HEADERS = {
     # Styles that a script sets on an element are allowed by it, those in a document's text are not.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -121,11 +125,13 @@ def _packed(path: Path) -> bytes:
 @cache
 def _page(name: str) -> HTMLResponse:
     """A page, whose file begins with its title."""
-    at = {name: f"/dashboard/assets/{digest}/{name}" for digest, name in _assets()}
+    root = UP[name]
+    at = {name: f"{root}dashboard/assets/{digest}/{name}" for digest, name in _assets()}
     title, _, body = (STATIC / f"{name}.html").read_text().partition("\n")
     text = Template((STATIC / "page.html").read_text()).substitute(
         title=title,
-        body=body,
+        body=body.replace("${root}", root),
+        root=root,
         style=at["style.css"],
         icon=at["icon.svg"],
         script=at[f"{name}.js"],

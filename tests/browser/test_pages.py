@@ -39,7 +39,7 @@ def test_nothing_comes_from_elsewhere():
 
 def test_what_a_page_loads_is_kept_for_ever_and_sent_packed(service: Service):
     with httpx.Client(base_url=service.url) as client:
-        addresses = re.findall(r'"(/dashboard/assets/[^"]+)"', client.get("/dashboard").text)
+        addresses = re.findall(r'"\.(/dashboard/assets/[^"]+)"', client.get("/dashboard").text)
         assert {address.rpartition("/")[2] for address in addresses} == {
             *("icon.svg", "style.css", "plotly.js", "overview.js")
         }
@@ -71,7 +71,7 @@ def test_what_a_page_loads_is_kept_for_ever_and_sent_packed(service: Service):
 )
 def test_what_a_page_loads_is_packed_for_those_who_take_that(service: Service, accepted, packed):
     with httpx.Client(base_url=service.url) as client:
-        address = re.findall(r'"(/dashboard/assets/[^"]+)"', client.get("/dashboard").text)[0]
+        address = re.findall(r'"\.(/dashboard/assets/[^"]+)"', client.get("/dashboard").text)[0]
         answer = client.get(address, headers={"Accept-Encoding": accepted})
     assert answer.headers.get("content-encoding") == ("gzip" if packed else None)
 

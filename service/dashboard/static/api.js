@@ -1,5 +1,8 @@
 // The HTTP interface, asked with the session's cookie. Who is not signed in is asked to.
 
+/** The path that a proxy puts before all of this service's, or "": this file is at {root}/dashboard/assets/{digest}/. */
+export const root = new URL("../../..", import.meta.url).pathname.replace(/\/$/, "");
+
 export class Problem extends Error {
   constructor(status, told, retryAfter) {
     const said = status >= 500 ? [told.title, told.detail] : [told.detail ?? told.title]; // of a failure the title has the cause
@@ -12,7 +15,7 @@ export class Problem extends Error {
 export async function send(path, options = {}) {
   let answer;
   try {
-    answer = await fetch(path, { ...options, headers: { "X-Perennial-Page": "1", ...options.headers } });
+    answer = await fetch(root + path, { ...options, headers: { "X-Perennial-Page": "1", ...options.headers } });
   } catch {
     throw new Problem(0, { detail: "The service does not answer. This page tries again by itself." });
   }
@@ -34,8 +37,8 @@ export async function get(path) {
     return content;
   } catch (error) {
     if (error.status !== 401) throw error;
-    const next = encodeURIComponent(location.pathname + location.search + location.hash);
-    location.replace(`/dashboard/sign-in?next=${next}${signedIn ? "&ended=1" : ""}`);
+    const next = encodeURIComponent(location.pathname.slice(root.length) + location.search + location.hash);
+    location.replace(`${root}/dashboard/sign-in?next=${next}${signedIn ? "&ended=1" : ""}`);
     return new Promise(() => {}); // nothing more happens on this page
   }
 }
@@ -73,7 +76,7 @@ export function follow(publication, told, living, ask = get) {
       source?.close();
       source = null;
     } else if (source === null) {
-      source = new EventSource(`/v1/publications/${publication}/events`);
+      source = new EventSource(`${root}/v1/publications/${publication}/events`);
       source.onopen = () => living(true);
       source.onerror = () => {
         living(false);

@@ -1,3 +1,5 @@
+import { root } from "./api.js";
+
 // Elements, and how numbers and times are written. Text becomes text, never markup.
 
 /** An element. Attributes that are null or false are left out; `on…` are listeners; children may be nested lists. */
@@ -6,11 +8,14 @@ export function h(tag, attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : value);
+    else element.setAttribute(name, value === true ? "" : name === "href" ? addressed(value) : value);
   }
   element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
+
+/** An address of this service, behind whatever path a proxy puts before it; any other as it is. */
+const addressed = (address) => (address.startsWith("/") ? root + address : address);
 
 export const $ = (id) => document.getElementById(id);
 

@@ -1,6 +1,6 @@
 // What every page has around it: who is looking, and the way out.
 
-import { Problem, get, read, regularly, signOut } from "./api.js";
+import { Problem, get, read, regularly, root, signOut } from "./api.js";
 import { $, keepTime, notice, replace } from "./dom.js";
 
 /**
@@ -10,7 +10,7 @@ import { $, keepTime, notice, replace } from "./dom.js";
 export function frame(ask = get) {
   $("sign-out").addEventListener("click", async () => {
     await signOut();
-    location.assign("/dashboard/sign-in");
+    location.assign(`${root}/dashboard/sign-in`);
   });
   keepTime();
   const who = async () => {

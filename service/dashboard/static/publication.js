@@ -1,4 +1,4 @@
-import { download, follow, get, regularly } from "./api.js";
+import { download, follow, get, regularly, root } from "./api.js";
 import { colour, draw, level, line } from "./charts.js";
 import { $, amount, count, counted, fact, h, loss, meter, notice, pageOf, pill, protectedOne, range, replace, when } from "./dom.js";
 import { compared, judged } from "./evaluation.js";
@@ -13,7 +13,7 @@ const MOST_NAMES = 20; // of columns and of classes; the stream's page has all
 
 $("name").textContent = name;
 document.title = `${name} · Perennial`;
-$("card").href = `${at}/card?format=html`;
+$("card").href = `${root}${at}/card?format=html`;
 
 const COLUMNS = [
   { title: "Version" },

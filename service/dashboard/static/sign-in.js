@@ -1,4 +1,4 @@
-import { signIn } from "./api.js";
+import { root, signIn } from "./api.js";
 import { prefetch } from "./charts.js";
 import { $ } from "./dom.js";
 
@@ -12,7 +12,7 @@ $("sign-in").addEventListener("submit", async (event) => {
   button.disabled = true;
   try {
     await signIn(field.value.trim());
-    location.replace(/^\/dashboard(\/[a-z0-9/-]*)?(\?(stream|find)=[\w%.-]*)?(#[a-z0-9]*)?$/.test(next) ? next : "/dashboard"); // never to another site
+    location.replace(root + (/^\/dashboard(\/[a-z0-9/-]*)?(\?(stream|find)=[\w%.-]*)?(#[a-z0-9]*)?$/.test(next) ? next : "/dashboard")); // never to another site
   } catch (error) {
     $("sign-in-problem").textContent =
       error.status === 401 ? "No such key, or it was revoked. Check that all of it was copied." : error.message;
