@@ -7,7 +7,8 @@ import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from secrets import token_hex
+from typing import Any, NamedTuple, cast
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -38,11 +39,15 @@ DURABLE_SECONDS = 10.0  # between two looks at how the server keeps what it is g
 # Remembering the answer and appending the batch are one step, so that a crash leaves both or neither.
 _APPEND = """
 local entries, state, remembered = KEYS[1], KEYS[2], KEYS[3]
-local log, payload, records, most_batches, most_bytes, body, seconds =
-  ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local found = redis.call('HMGET', state, 'log', 'halted', 'total', 'trimmed', 'sequence', 'closed')
+local log, payload, records, most_batches, most_bytes, body, seconds, newest, resumed =
+  ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8], ARGV[9]
+local found = redis.call('HMGET', state, 'log', 'halted', 'total', 'trimmed', 'sequence', 'closed', 'lost', 'resumed')
 if found[6] then return {'closed'} end
-if found[1] ~= log or found[2] then return {'lost'} end
+if found[1] ~= log or found[2] or found[7] then return {'lost'} end
+if tonumber(newest) > tonumber(found[5]) and resumed == (found[8] or '') then
+  redis.call('HSET', state, 'lost', newest)
+  return {'lost'}
+end
 if body ~= '' then
   local known = redis.call('HMGET', remembered, 'body', 'entry', 'records')
   if known[1] then
@@ -61,7 +66,7 @@ if body ~= '' then
   redis.call('HSET', remembered, 'body', body, 'entry', entry, 'records', records)
   redis.call('EXPIRE', remembered, seconds)
 end
-return {'appended', entry, records}
+return {'appended', entry, records, sequence, found[8] or ''}
 """
 
 
@@ -79,9 +84,10 @@ return {state[1] - ARGV[2], state[2] - offset, first[1], now[1], now[2]}
 
 # Makes a log go on after the position that it is numbered to, whatever became of it, and tells which batch is next.
 # New ids must stay above that position in a log that has forgotten its own: so one is added there, and deleted.
+# `resumed` is new each time: what APIs remember of the log before that counts no more.
 _RESUME = """
 local entries, state = KEYS[1], KEYS[2]
-local log, entry, after, sequence = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local log, entry, after, sequence, resumed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if redis.call('HGET', state, 'closed') then return 'closed' end
 redis.call('XTRIM', entries, 'MINID', '=', after)
 if type(redis.pcall('XADD', entries, entry, 'sequence', sequence)) == 'string' then
@@ -94,15 +100,16 @@ local function of_ours(found)
 end
 local first = of_ours(redis.call('XRANGE', entries, '-', '+', 'COUNT', 100))
 local last = first and of_ours(redis.call('XREVRANGE', entries, '+', '-', 'COUNT', 100))
-local known = redis.call('HMGET', state, 'log', 'sequence')
+local known = redis.call('HMGET', state, 'log', 'sequence', 'lost')
 local newest = known[1] == log and known[2] or nil
 if not newest then
   redis.call('DEL', state)
   redis.call('HSET', state, 'log', log, 'sequence', last and last[2] or sequence,
     'total', last and string.format('%.0f', last[4] + #last[6]) or 0, 'trimmed', first and first[4] or 0)
 end
-redis.call('HDEL', state, 'halted')
-return {first and first[2] or false, newest or false, redis.call('HGET', state, 'sequence')}
+redis.call('HDEL', state, 'halted', 'lost')
+redis.call('HSET', state, 'resumed', resumed)
+return {first and first[2] or false, newest or false, redis.call('HGET', state, 'sequence'), known[3]}
 """
 
 
@@ -123,6 +130,13 @@ class Appended:
     new: bool  # not the answer to an earlier request with the same Idempotency-Key
 
 
+class Newest(NamedTuple):
+    """The newest batch that this process got an answer for: its sequence number, and since which `resume`."""
+
+    sequence: int = 0
+    resumed: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resumed:
     """A log that goes on: the sequence number before the next batch's; how many batches are gone, if that is known."""
@@ -141,9 +155,14 @@ class Backlog:
 
 
 class Appender:
-    """Appends batches; answers only when they are on disk."""
+    """Appends batches; answers only when they are on disk.
 
-    def __init__(self, url: str, *, max_batches: int, max_bytes: int) -> None:
+    Each append says the newest sequence number that this process got of the log. A log whose counter is below that has
+    lost batches that were accepted: it takes no more, and whoever numbers it halts the stream (`Reader.check_each`).
+    """
+
+    def __init__(self, url: str, *, max_batches: int, max_bytes: int, newest: dict[str, Newest] | None = None) -> None:
+        """`newest`: what this process knows of each log, by name; shared with the ends of other primaries."""
         # No blind retries: a repeated append after a lost answer would store a batch twice.
         self._redis: Redis = Redis.from_url(
             url,
@@ -155,6 +174,7 @@ class Appender:
         self._commands = Commands(url)
         self._backlog = self._redis.register_script(_BACKLOG)
         self._max_batches, self._max_bytes = max_batches, max_bytes
+        self._newest = {} if newest is None else newest
         self._durable_until = 0.0
 
     async def create(self, log: str) -> None:
@@ -183,7 +203,8 @@ class Appender:
             await self._check_durability()
         keys = entries_key(log), state_key(log), idempotency_key(log, scope)
         limits = self._max_batches, self._max_bytes
-        answer = await self._evaluate(*keys, log, batch, records, *limits, body, IDEMPOTENCY_SECONDS)
+        newest = self._newest.get(log, Newest())
+        answer = await self._evaluate(*keys, log, batch, records, *limits, body, IDEMPOTENCY_SECONDS, *newest)
         match answer[0]:
             case b"closed":
                 raise LogClosed("this stream is being moved to another primary")
@@ -195,6 +216,8 @@ class Appender:
                 raise IdempotencyConflict
             case b"full":
                 raise BacklogFull
+            case b"appended":
+                self._remember(log, Newest(int(answer[3]), answer[4].decode()))
         return Appended(entry=answer[1].decode(), records=int(answer[2]), new=answer[0] == b"appended")
 
     async def backlogs(self, positions: Mapping[str, Position]) -> dict[str, Backlog]:
@@ -218,17 +241,17 @@ class Appender:
             LogClosed: a move of the stream was not finished.
             LogUnavailable: the log does not answer; try again.
         """
-        arguments = (log, position.entry, following(position.entry), position.sequence)
+        arguments = (log, position.entry, following(position.entry), position.sequence, token_hex(8))
         await self._check_durability()
         with errors_as_unavailable():
             keys = (entries_key(log), state_key(log))
             answer = await cast("Any", self._redis.eval(_RESUME, 2, *keys, *arguments))
         if answer == b"closed":
             raise LogClosed("this stream is being moved to another primary: run `perennial move-stream` again")
-        first, newest, now = answer
+        first, newest, now, lost_to = answer
         due = int(first) if first else int(now) + 1
         knows = newest and due > position.sequence  # a log that has gone back can't tell what came meanwhile
-        lost = due - 1 - position.sequence if knows else None
+        lost = due - 1 - position.sequence + max(0, int(lost_to or 0) - int(newest)) if knows else None
         return Resumed(sequence=due - 1, lost_batches=lost)
 
     async def drop_dead(self, log: str, entry: str) -> None:
@@ -245,6 +268,12 @@ class Appender:
     async def close(self) -> None:
         await self._commands.close()
         await self._redis.aclose()
+
+    def _remember(self, log: str, newest: Newest) -> None:
+        """Answers may come in another order than batches were appended in: the newest number counts."""
+        known = self._newest.get(log)
+        if known is None or known.resumed != newest.resumed or known.sequence < newest.sequence:
+            self._newest[log] = newest
 
     async def _evaluate(self, *arguments: bytes | str | int) -> list[Any]:
         """Return the script's answer. Raises LogUnavailable where the server refuses it."""

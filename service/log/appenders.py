@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from service.log.appender import Appended, Appender, Backlog, Resumed
+from service.log.appender import Appended, Appender, Backlog, Newest, Resumed
 from service.log.connection import LogUnavailable, Position
 from service.log.primaries import Primaries, Primary
 
@@ -33,6 +33,7 @@ class Appenders:
     def __init__(self, primaries: Primaries, *, max_batches: int, max_bytes: int) -> None:
         self._primaries, self._max_batches, self._max_bytes = primaries, max_batches, max_bytes
         self._ends: dict[str, Appender] = {}  # by URL
+        self._newest: dict[str, Newest] = {}  # by log, whichever primary has it
         self._refreshing: asyncio.Task[None] | None = None
 
     @property
@@ -105,8 +106,9 @@ class Appenders:
 
     def _end(self, primary: Primary) -> Appender:
         if primary.url not in self._ends:
-            limits = {"max_batches": self._max_batches, "max_bytes": self._max_bytes}
-            self._ends[primary.url] = Appender(primary.url, **limits)
+            self._ends[primary.url] = Appender(
+                primary.url, max_batches=self._max_batches, max_bytes=self._max_bytes, newest=self._newest
+            )
         return self._ends[primary.url]
 
     @contextmanager

@@ -138,14 +138,14 @@ class Reader:
         """
         pipe = self._redis.pipeline(transaction=False)
         for log, position in positions.items():
-            pipe.hmget(state_key(log), "log", "sequence", "closed")
+            pipe.hmget(state_key(log), "log", "sequence", "closed", "lost")
             pipe.xrange(entries_key(log), min=f"({position.entry}", count=1)
         with errors_as_unavailable():
             answers = iter(pipe.execute())
         lost, closed = {}, set()
         for log, position in positions.items():
-            (of_log, newest, is_closed), after = next(answers), next(answers)
-            reason = _lost(position, None if of_log != log.encode() else int(newest), after)
+            (of_log, newest, is_closed, lost_to), after = next(answers), next(answers)
+            reason = _lost(position, None if of_log != log.encode() else int(newest), after, int(lost_to or 0))
             if reason is not None:
                 lost[log] = LogLost(reason)
             if is_closed is not None:
@@ -208,15 +208,18 @@ def _xread(positions: Mapping[str, Position], milliseconds: int) -> list[Any]:
     return ["XREAD", "COUNT", 1, *block, "STREAMS", *keys, *entries]
 
 
-def _lost(position: Position, newest: int | None, after: Any) -> str | None:
-    """Why this can't be the log that was numbered up to a position.
+def _lost(position: Position, newest: int | None, after: Any, lost_to: int) -> str | None:
+    """Return why this can't be the log that was numbered up to a position.
 
-    newest: the number of its last batch, None if it is another log; after: its first entry after the position, if any.
+    newest: the number of its last batch, None if it is another log. after: its first entry after the position, if any.
+    lost_to: the number of the last batch that an API had accepted when it found `newest` below that; 0: none did.
     """
     if newest is None:
         return "the log holds nothing of this stream any more"
     if newest < position.sequence:
         return f"the log is older than what is numbered: batch {newest}, numbered to {position.sequence}"
+    if lost_to:
+        return f"the log lost batches {newest + 1} to {lost_to}, which were accepted"
     due = position.sequence + 1
     if newest >= due and not after:
         return f"the log lost batches {due} to {newest} before they were numbered"

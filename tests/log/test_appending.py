@@ -17,6 +17,7 @@ from service.embedded.servers import await_ready
 from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
 from service.log import (
+    Appended,
     Appender,
     BacklogFull,
     LogLost,
@@ -182,6 +183,86 @@ def test_a_log_that_lost_its_state_goes_on_behind_what_it_holds(url: str, log: s
     assert [fields[b"sequence"] for _, fields in redis.xrange(entries)] == [b"2", b"3", b"4"]
     assert redis.hmget(state, "total", "trimmed") == [b"65", b"10"]
     assert (backlogs[log].backlog_batches, backlogs[log].backlog_bytes) == (3, 55)
+
+
+class Backup:
+    """A log as it was, to be put in the place of what it became."""
+
+    def __init__(self, redis: Redis, log: str) -> None:
+        self._redis, self._keys = redis, [f"perennial:{{{log}}}:{part}" for part in ("entries", "state")]
+        self._contents = [redis.dump(key) for key in self._keys]
+
+    def restore(self) -> None:
+        for key, content in zip(self._keys, self._contents, strict=True):
+            if content is None:
+                self._redis.delete(key)
+            else:
+                self._redis.restore(key, 0, content, replace=True)
+
+
+def test_a_log_that_lost_accepted_batches_takes_none_and_says_which(url: str, log: str, redis: Redis):
+    """Whoever appended them knows their numbers; a process that does not know them takes none of the numbers either."""
+    reader = Reader(url)
+
+    async def lose(appender: Appender) -> None:
+        backup = Backup(redis, log)
+        for _ in range(3):
+            await appending(log)(appender)
+        backup.restore()
+        await appending(log)(appender)  # takes the number 2 once more
+
+    doing(url, appending(log))
+    with pytest.raises(LogUnavailable, match="lost"):
+        doing(url, lose)
+    with pytest.raises(LogUnavailable, match="lost"):
+        doing(url, appending(log))
+    with pytest.raises(LogLost, match="lost batches 2 to 4, which were accepted"):
+        reader.check(log, BEGIN)
+    assert doing(url, lambda appender: appender.resume(log, BEGIN)) == [Resumed(sequence=0, lost_batches=3)]
+    reader.check(log, BEGIN)
+    doing(url, appending(log))
+    reader.close()
+
+
+@pytest.mark.parametrize("found", [False, True], ids=["flushed", "older"])
+def test_what_was_appended_before_a_log_was_resumed_is_not_missed_again(url: str, log: str, redis: Redis, found: bool):
+    """No process needs to be started anew, whoever found that the log was lost."""
+
+    async def append_resume_append(appender: Appender) -> list[int]:
+        backup, other = Backup(redis, log), Appender(url, max_batches=100, max_bytes=10**6)
+        for _ in range(3):
+            await appending(log)(appender)
+        backup.restore()
+        if found:
+            with pytest.raises(LogUnavailable, match="lost"):
+                await appending(log)(appender)
+        else:
+            redis.delete(f"perennial:{{{log}}}:state")
+        await other.resume(log, BEGIN)
+        await other.close()
+        for _ in range(2):
+            await appending(log)(appender)
+        return [int(fields[b"sequence"]) for _, fields in redis.xrange(f"perennial:{{{log}}}:entries")]
+
+    assert doing(url, append_resume_append) == [[1, 2]]
+
+
+def test_batches_that_come_at_the_same_time_or_without_an_answer_are_never_missed(url: str, log: str):
+    async def append_much(appender: Appender) -> None:
+        other = Appender(url, max_batches=1000, max_bytes=10**6)
+        for _ in range(5):
+            waiting = [asyncio.create_task(appending(log)(one)) for _ in range(40) for one in (appender, other)]
+            await asyncio.sleep(0)
+            for task in waiting[::7]:
+                task.cancel()  # its answer comes all the same, to nobody
+            answers = await asyncio.gather(*waiting, return_exceptions=True)
+            assert all(isinstance(answer, Appended | asyncio.CancelledError) for answer in answers)
+            reader.trim(log, max(answer.entry for answer in answers if isinstance(answer, Appended)))
+        await other.close()
+
+    reader = Reader(url)
+    doing(url, append_much)
+    reader.close()
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from secrets import token_hex
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from service.streams.codec import pack
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
 from tests.conftest import World, run_out
+
+T = TypeVar("T")
 
 SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
 
@@ -40,16 +43,19 @@ class Bench:
     stream: streams.Stream
 
     def append(self, *values: float, label: int = 0) -> str:
+        return asyncio.run(self.with_appender(lambda appender: self.append_by(appender, *values, label=label)))
+
+    async def with_appender(self, work: Callable[[Appender], Awaitable[T]]) -> T:
+        """Return what one API does, which forgets all afterwards."""
+        appender = Appender(self.world.settings.redis_url, max_batches=100, max_bytes=10**6)
+        try:
+            return await work(appender)
+        finally:
+            await appender.close()
+
+    async def append_by(self, appender: Appender, *values: float, label: int = 0) -> str:
         columns = {"x": np.array(values, dtype=np.float32)[:, None], "y": np.full(len(values), label, dtype=np.int32)}
-
-        async def append() -> str:
-            appender = Appender(self.world.settings.redis_url, max_batches=100, max_bytes=10**6)
-            try:
-                return (await appender.append(self.stream.log, pack(columns), len(values), idempotency=None)).entry
-            finally:
-                await appender.close()
-
-        return asyncio.run(append())
+        return (await appender.append(self.stream.log, pack(columns), len(values), idempotency=None)).entry
 
     def sealer(self, keeper: LeaseKeeper | None = None, url: str | None = None) -> Sealer:
         keeper = keeper or LeaseKeeper(self.database, seconds=600.0)

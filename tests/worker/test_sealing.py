@@ -1,5 +1,6 @@
 """Numbering: in the log's order, each batch once, whatever dies in between; never from a log that is not the same."""
 
+import asyncio
 import math
 import threading
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 from sqlalchemy import delete, event, update
 
 from service.ledger.verify import verify
-from service.log import LogUnavailable, Reader
+from service.log import Appender, LogUnavailable, Position, Reader
 from service.publishing.locating import read_records
 from service.store import leases, numbering, segments, streams, tables
 from service.store.segment_files import SegmentFiles
@@ -153,6 +154,34 @@ def test_a_log_from_an_old_backup_halts_the_stream(bench: Bench):
     for key, content in backup:
         bench.redis().restore(key, 0, content, replace=True)
     assert "older than what is numbered" in halted(bench)
+
+
+def test_a_log_that_lost_accepted_batches_without_numbers_halts_the_stream_and_can_be_resumed(bench: Bench):
+    """The tail of its file is gone, or a replica that lagged was promoted: nothing that has a number is missing."""
+    sealer, keys = bench.sealer(), (bench.key("entries"), bench.key("state"))
+    bench.append(1)
+    sealer.step(wait_milliseconds=10)
+
+    async def lose(appender: Appender) -> None:
+        await bench.append_by(appender, 2)
+        backup = [(key, bench.redis().dump(key)) for key in keys]
+        await bench.append_by(appender, 3)
+        for key, content in backup:
+            bench.redis().restore(key, 0, content, replace=True)
+        with pytest.raises(LogUnavailable, match="lost"):
+            await bench.append_by(appender, 4)
+        assert "the log lost batches 3 to 3, which were accepted" in halted(bench)
+        stream = bench.now()
+        resumed = await appender.resume(stream.log, Position(stream.sealed_entry, stream.sealed_sequence))
+        assert resumed.lost_batches == 1
+        with bench.database.transaction() as connection:
+            numbering.resume(connection, stream, sequence=resumed.sequence, lost_batches=resumed.lost_batches)
+        await bench.append_by(appender, 5)
+
+    asyncio.run(bench.with_appender(lose))
+    successor = bench.successor()
+    wait_until(lambda: (successor.step(wait_milliseconds=10), bench.now().records == 3)[1])
+    assert bench.values() == [1, 2, 5]
 
 
 def test_appends_after_an_old_backup_are_not_numbered_either(bench: Bench):

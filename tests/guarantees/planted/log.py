@@ -28,7 +28,8 @@ def _appending(old: str, new: str) -> None:
 @bug(f"{_SEALING}::test_a_flushed_log_halts_the_stream_and_takes_nothing_more")
 def a_flushed_log_that_takes_batches() -> None:
     """A log that has lost what was promised promises more."""
-    _appending("if found[1] ~= log or found[2] then return {'lost'} end", "found[4] = found[4] or 0")
+    _appending("if found[1] ~= log or found[2] or found[7] then return {'lost'} end", "found[4] = found[4] or 0")
+    _appending("tonumber(newest) > tonumber(found[5])", "false")
     _appending("found[5] + 1)", "(found[5] or 0) + 1)")
     _appending("tonumber(found[3])", "tonumber(found[3] or 0)")
 
@@ -36,7 +37,13 @@ def a_flushed_log_that_takes_batches() -> None:
 @bug(f"{_APPENDING}::test_a_halted_log_takes_nothing")
 def a_halted_log_that_takes_batches() -> None:
     """The log promises batches that can't be numbered."""
-    _appending("if found[1] ~= log or found[2] then", "if found[1] ~= log then")
+    _appending("if found[1] ~= log or found[2] or", "if found[1] ~= log or")
+
+
+@bug(f"{_APPENDING}::test_a_log_that_lost_accepted_batches_takes_none_and_says_which")
+def numbers_that_are_given_away_again() -> None:
+    """A log that lost accepted batches gives their numbers to others, and nobody hears of it."""
+    _appending("tonumber(newest) > tonumber(found[5])", "false")
 
 
 @bug(f"{_APPENDING}::test_so_many_bytes_wait_and_no_more")
