@@ -165,6 +165,15 @@ class State(Collector):
         )
         each_up = [([str(number)], answers) for number, answers in up.items()]
         yield _gauge("perennial_log_primary_up", "Whether this primary of the log answers", ["primary"], each_up)
+        used = [([str(number)], memory.used_bytes) for number, memory in self._log.memory.items()]
+        yield _gauge("perennial_log_memory_bytes", "Memory that this primary of the log uses", ["primary"], used)
+        bounded = [([str(number)], memory.max_bytes) for number, memory in self._log.memory.items() if memory.max_bytes]
+        yield _gauge(
+            "perennial_log_memory_limit_bytes",
+            "Its `maxmemory`, at which it refuses all records; none: it has no such limit",
+            ["primary"],
+            bounded,
+        )
         if self._worker is not None:
             yield _gauge("perennial_worker_up", "Whether the worker beside this API answers", [], [([], self._worker)])
         if self._overview is not None:

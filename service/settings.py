@@ -85,6 +85,10 @@ class Settings(BaseSettings):
     max_backlog_bytes: int = Field(256 * 2**20, gt=0, description="Most bytes of a stream not yet numbered; then 429")
     max_backlog_batches: int = Field(100_000, gt=0, description="Most batches of a stream not yet numbered; then 429")
 
+    max_idempotency_keys: int = Field(
+        250_000, gt=0, description="Most Idempotency-Keys of one API key that a stream remembers; then 429"
+    )
+
     max_connections: int = Field(4096, gt=0, description="Most connections to the API at the same time; then 503")
     max_key_requests: float = Field(
         5000, gt=0, description="Most requests a second with one key, as each API counts them; then 429"

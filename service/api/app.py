@@ -95,6 +95,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
             read_primaries(settings.redis_url),
             max_batches=settings.max_backlog_batches,
             max_bytes=settings.max_backlog_bytes,
+            max_keys=settings.max_idempotency_keys,
         )
         appender.refresh()
         files = open_segments(settings)

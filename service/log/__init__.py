@@ -8,7 +8,16 @@ stream `dead` of what came in the first one and could not be numbered.
 All keys of a stream carry the same hash tag and live in one slot of a cluster.
 """
 
-from service.log.appender import Appended, Appender, Backlog, BacklogFull, IdempotencyConflict, Resumed
+from service.log.appender import (
+    Appended,
+    Appender,
+    Backlog,
+    BacklogFull,
+    IdempotencyConflict,
+    IdempotencyFull,
+    Memory,
+    Resumed,
+)
 from service.log.appenders import Appenders, LogState, Numbered
 from service.log.cluster import ClusterPrimaries
 from service.log.connection import LogClosed, LogUnavailable, Position
@@ -27,11 +36,13 @@ __all__ = [
     "ClusterPrimaries",
     "Entry",
     "IdempotencyConflict",
+    "IdempotencyFull",
     "LogClosed",
     "LogLost",
     "LogState",
     "LogUnavailable",
     "LogUnsuitable",
+    "Memory",
     "MovedLog",
     "Numbered",
     "Overtaken",

@@ -3,6 +3,7 @@
 Batches that come together are sent and synced together: the busier it is, the less each one costs.
 """
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from service.log.connection import (
     LogClosed,
     LogUnavailable,
     Position,
+    answer_keys,
     dead_key,
     entries_key,
     errors_as_unavailable,
@@ -34,13 +36,20 @@ from service.log.connection import (
 )
 
 IDEMPOTENCY_SECONDS = 24 * 3600
+HALF_DAY_SECONDS = 12 * 3600
+DIGEST_BYTES = 16
 DURABLE_SECONDS = 10.0  # between two looks at how the server keeps what it is given
 
 # Remembering the answer and appending the batch are one step, so that a crash leaves both or neither.
+#
+# Answers are in three hashes for each stream and API key. One takes answers for half a day, and lives a day longer: so
+# when none takes any more, one of the three has expired. It costs less than an expiry for each answer.
 _APPEND = """
-local entries, state, remembered = KEYS[1], KEYS[2], KEYS[3]
-local log, payload, records, most_batches, most_bytes, body, seconds, newest, resumed =
-  ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8], ARGV[9]
+local entries, state = KEYS[1], KEYS[2]
+local log, payload, records, most_batches, most_bytes, newest, resumed =
+  ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local key, body, body_before, most_keys, day, half_day =
+  ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local found = redis.call('HMGET', state, 'log', 'halted', 'total', 'trimmed', 'sequence', 'closed', 'lost', 'resumed')
 if found[6] then return {'closed'} end
 if found[1] ~= log or found[2] or found[7] then return {'lost'} end
@@ -48,10 +57,17 @@ if tonumber(newest) > tonumber(found[5]) and resumed == (found[8] or '') then
   redis.call('HSET', state, 'lost', newest)
   return {'lost'}
 end
-if body ~= '' then
-  local known = redis.call('HMGET', remembered, 'body', 'entry', 'records')
+if key then
+  for place = 3, 5 do
+    local known = redis.call('HGET', KEYS[place], key)
+    if known then
+      if string.sub(known, 1, #body) ~= body then return {'conflict'} end
+      return {'known', string.match(known, '^(%S+) (%d+)$', #body + 1)}
+    end
+  end
+  local known = redis.call('HMGET', KEYS[6], 'body', 'entry', 'records') -- as versions before 1.0 remember it
   if known[1] then
-    if known[1] ~= body then return {'conflict'} end
+    if known[1] ~= body_before then return {'conflict'} end
     return {'known', known[2], known[3]}
   end
 end
@@ -60,11 +76,24 @@ local waiting = total - found[4]
 if redis.call('XLEN', entries) >= most_batches or (waiting > 0 and waiting + #payload > most_bytes) then
   return {'full'}
 end
+local remembered, longest, keys, next_expiry = nil, -2, 0, math.huge
+if key then
+  for place = 3, 5 do
+    local left = redis.call('PTTL', KEYS[place])
+    if left < 0 then
+      if longest < day then remembered, longest = KEYS[place], day - 1 end
+    else
+      keys, next_expiry = keys + redis.call('HLEN', KEYS[place]), math.min(next_expiry, left)
+      if left > longest then remembered, longest = KEYS[place], left end
+    end
+  end
+  if keys >= most_keys then return {'many', math.ceil(next_expiry / 1000)} end
+end
 redis.call('HSET', state, 'total', string.format('%.0f', total + #payload), 'sequence', sequence)
 local entry = redis.call('XADD', entries, '*', 'sequence', sequence, 'offset', found[3], 'batch', payload)
-if body ~= '' then
-  redis.call('HSET', remembered, 'body', body, 'entry', entry, 'records', records)
-  redis.call('EXPIRE', remembered, seconds)
+if remembered then
+  redis.call('HSET', remembered, key, body .. entry .. ' ' .. records)
+  if longest < day then redis.call('PEXPIRE', remembered, day + half_day) end
 end
 return {'appended', entry, records, sequence, found[8] or ''}
 """
@@ -117,6 +146,17 @@ class BacklogFull(Exception):
     """More waits to be numbered than this stream may hold. Nothing was stored; try again later."""
 
 
+class IdempotencyFull(Exception):
+    """The stream remembers as many Idempotency-Keys of this API key as it may. Nothing was stored.
+
+    seconds: until it forgets some. limit: the most that it remembers.
+    """
+
+    def __init__(self, seconds: int, limit: int) -> None:
+        super().__init__(seconds, limit)
+        self.seconds, self.limit = seconds, limit
+
+
 class IdempotencyConflict(Exception):
     """An Idempotency-Key came again with another body. Nothing was stored."""
 
@@ -128,6 +168,14 @@ class Appended:
     entry: str
     records: int
     new: bool  # not the answer to an earlier request with the same Idempotency-Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The memory of a server of the log. `max_bytes`: when it refuses writes; 0: it has no limit of its own."""
+
+    used_bytes: int
+    max_bytes: int
 
 
 class Newest(NamedTuple):
@@ -161,8 +209,20 @@ class Appender:
     lost batches that were accepted: it takes no more, and whoever numbers it halts the stream (`Reader.check_each`).
     """
 
-    def __init__(self, url: str, *, max_batches: int, max_bytes: int, newest: dict[str, Newest] | None = None) -> None:
-        """`newest`: what this process knows of each log, by name; shared with the ends of other primaries."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_batches: int,
+        max_bytes: int,
+        max_keys: int = 250_000,
+        newest: dict[str, Newest] | None = None,
+    ) -> None:
+        """Connect when it is used.
+
+        max_keys: most Idempotency-Keys of one API key that a stream remembers. newest: what this process knows of each
+        log, by name; shared with the ends of other primaries.
+        """
         # No blind retries: a repeated append after a lost answer would store a batch twice.
         self._redis: Redis = Redis.from_url(
             url,
@@ -173,9 +233,10 @@ class Appender:
         )
         self._commands = Commands(url)
         self._backlog = self._redis.register_script(_BACKLOG)
-        self._max_batches, self._max_bytes = max_batches, max_bytes
+        self._max_batches, self._max_bytes, self._max_keys = max_batches, max_bytes, max_keys
         self._newest = {} if newest is None else newest
         self._durable_until = 0.0
+        self._checking: asyncio.Task[None] | None = None
 
     async def create(self, log: str) -> None:
         """Makes an empty log. Harmless when it is never used."""
@@ -191,20 +252,25 @@ class Appender:
             log: the name of the stream's log.
             batch: the packed records.
             records: how many they are.
-            idempotency: (whose key it is, digest of the body), where the request carried an Idempotency-Key.
+            idempotency: ("API-KEY:DIGEST", digest of the body), where the request carried an Idempotency-Key.
 
         Raises:
             LogClosed: the stream is being moved, or is elsewhere; nothing was appended.
             LogUnavailable: the log is away, lost, or cannot keep the batch. It may have been appended all the same.
-            BacklogFull, IdempotencyConflict: nothing was appended.
+            BacklogFull, IdempotencyConflict, IdempotencyFull: nothing was appended.
         """
-        scope, body = idempotency or ("", "")
         if time.monotonic() >= self._durable_until:
             await self._check_durability()
-        keys = entries_key(log), state_key(log), idempotency_key(log, scope)
-        limits = self._max_batches, self._max_bytes
-        newest = self._newest.get(log, Newest())
-        answer = await self._evaluate(*keys, log, batch, records, *limits, body, IDEMPOTENCY_SECONDS, *newest)
+        keys = [entries_key(log), state_key(log)]
+        arguments: list[bytes | str | int] = [log, batch, records, self._max_batches, self._max_bytes]
+        arguments += self._newest.get(log, Newest())
+        if idempotency is not None:
+            scope, body = idempotency
+            owner, _, key = scope.partition(":")
+            keys += [*answer_keys(log, owner), idempotency_key(log, scope)]
+            arguments += [_digest(key), _digest(body), body, self._max_keys]
+            arguments += [1000 * IDEMPOTENCY_SECONDS, 1000 * HALF_DAY_SECONDS]
+        answer = await self._evaluate(len(keys), *keys, *arguments)
         match answer[0]:
             case b"closed":
                 raise LogClosed("this stream is being moved to another primary")
@@ -216,21 +282,24 @@ class Appender:
                 raise IdempotencyConflict
             case b"full":
                 raise BacklogFull
+            case b"many":
+                raise IdempotencyFull(int(answer[1]), self._max_keys)
             case b"appended":
                 self._remember(log, Newest(int(answer[3]), answer[4].decode()))
         return Appended(entry=answer[1].decode(), records=int(answer[2]), new=answer[0] == b"appended")
 
-    async def backlogs(self, positions: Mapping[str, Position]) -> dict[str, Backlog]:
-        """Return, by name of the log, what follows the position that it is numbered to."""
+    async def state(self, positions: Mapping[str, Position]) -> tuple[Memory, dict[str, Backlog]]:
+        """Return the server's memory and, by name of the log, what follows the position that it is numbered to."""
         with errors_as_unavailable():
             async with self._redis.pipeline(transaction=False) as pipe:
-                await pipe.ping()
+                pipe.info("memory")
                 for log, position in positions.items():
                     await self._backlog(
                         keys=[entries_key(log), state_key(log)], args=[position.entry, position.sequence], client=pipe
                     )
-                _, *answers = await pipe.execute()
-        return {log: _backlog(answer) for log, answer in zip(positions, answers, strict=True)}
+                memory, *answers = await pipe.execute()
+        used = Memory(used_bytes=int(memory["used_memory"]), max_bytes=int(memory.get("maxmemory", 0)))
+        return used, {log: _backlog(answer) for log, answer in zip(positions, answers, strict=True)}
 
     async def resume(self, log: str, position: Position) -> Resumed:
         """Makes a log that is lost, old or cut take batches again, numbered from `position` on. Repeatable.
@@ -277,7 +346,7 @@ class Appender:
 
     async def _evaluate(self, *arguments: bytes | str | int) -> list[Any]:
         """Return the script's answer. Raises LogUnavailable where the server refuses it."""
-        command = ("EVALSHA", _APPEND_SHA, 3, *arguments)
+        command = ("EVALSHA", _APPEND_SHA, *arguments)
         [answer] = await self._commands.send([command])
         if isinstance(answer, NoScriptError):  # a server that was restarted has forgotten it, and has done nothing
             await self._load()
@@ -297,8 +366,12 @@ class Appender:
 
         WAITAOF is no way round `appendfsync always`: under `everysec` the Valkey that was tried confirms too early.
         """
-        if time.monotonic() < self._durable_until:
-            return
+        if self._checking is None or self._checking.done():  # all requests of a moment share one look
+            self._checking = asyncio.create_task(self._look_at_durability())
+            self._checking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._checking)
+
+    async def _look_at_durability(self) -> None:
         with errors_as_unavailable():
             try:
                 configuration = await self._redis.config_get(*DURABILITY)
@@ -308,6 +381,10 @@ class Appender:
                 ) from error
         require_durability(configuration)
         self._durable_until = time.monotonic() + DURABLE_SECONDS
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:DIGEST_BYTES]
 
 
 def _backlog(answer: list[Any]) -> Backlog:

@@ -5,16 +5,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from service.log.appender import Appended, Appender, Backlog, Newest, Resumed
+from service.log.appender import Appended, Appender, Backlog, Memory, Newest, Resumed
 from service.log.connection import LogUnavailable, Position
 from service.log.primaries import Primaries, Primary
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogState:
-    """Which primaries answer, by number; by name of the log its primary, and what of it is not numbered yet."""
+    """Which primaries answer, and the memory of those that do, by number; by name of a log its primary and backlog."""
 
     up: dict[int, bool] = field(default_factory=dict)
+    memory: dict[int, Memory] = field(default_factory=dict)
     primaries: dict[str, int] = field(default_factory=dict)
     backlogs: dict[str, Backlog] = field(default_factory=dict)
 
@@ -30,8 +31,9 @@ class Numbered:
 class Appenders:
     """Send what is about a stream to the primary that holds its log."""
 
-    def __init__(self, primaries: Primaries, *, max_batches: int, max_bytes: int) -> None:
-        self._primaries, self._max_batches, self._max_bytes = primaries, max_batches, max_bytes
+    def __init__(self, primaries: Primaries, **limits: int) -> None:
+        """`limits`: those of `Appender`."""
+        self._primaries, self._limits = primaries, limits
         self._ends: dict[str, Appender] = {}  # by URL
         self._newest: dict[str, Newest] = {}  # by log, whichever primary has it
         self._refreshing: asyncio.Task[None] | None = None
@@ -82,12 +84,17 @@ class Appenders:
             with suppress(LogUnavailable):
                 primaries[log] = self._primaries.of(log, numbered.place).number
                 positions[primaries[log]][log] = numbered.position
-        answers = await asyncio.gather(*(_backlogs(ends[number], of) for number, of in positions.items()))
+        answers = await asyncio.gather(*(_state(ends[number], of) for number, of in positions.items()))
         if None in answers:
             self.refresh()
         up = {number: answer is not None for number, answer in zip(positions, answers, strict=True)}
-        backlogs = {log: each for answer in answers for log, each in (answer or {}).items()}
-        return LogState(up=up, primaries=primaries, backlogs=backlogs)
+        known = {number: answer for number, answer in zip(positions, answers, strict=True) if answer is not None}
+        return LogState(
+            up=up,
+            memory={number: memory for number, (memory, _) in known.items()},
+            primaries=primaries,
+            backlogs={log: backlog for _, backlogs in known.values() for log, backlog in backlogs.items()},
+        )
 
     def refresh(self) -> None:
         """Begin to look which primaries there are now, unless a look is under way."""
@@ -106,9 +113,7 @@ class Appenders:
 
     def _end(self, primary: Primary) -> Appender:
         if primary.url not in self._ends:
-            self._ends[primary.url] = Appender(
-                primary.url, max_batches=self._max_batches, max_bytes=self._max_bytes, newest=self._newest
-            )
+            self._ends[primary.url] = Appender(primary.url, newest=self._newest, **self._limits)
         return self._ends[primary.url]
 
     @contextmanager
@@ -128,8 +133,8 @@ class Appenders:
             raise type(error)(f"primary {primary.number}: {error}") from error
 
 
-async def _backlogs(end: Appender, positions: Mapping[str, Position]) -> dict[str, Backlog] | None:
+async def _state(end: Appender, positions: Mapping[str, Position]) -> tuple[Memory, dict[str, Backlog]] | None:
     try:
-        return await end.backlogs(positions)
+        return await end.state(positions)
     except LogUnavailable:
         return None

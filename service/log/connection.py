@@ -56,7 +56,13 @@ def dead_key(log: str) -> str:
     return f"perennial:{{{log}}}:dead"
 
 
+def answer_keys(log: str, owner: str) -> list[str]:
+    """Return the keys of the answers that a stream remembers of one API key, `owner`."""
+    return [f"perennial:{{{log}}}:idempotency:{owner}:{part}" for part in range(3)]
+
+
 def idempotency_key(log: str, scope: str) -> str:
+    """Return the key of one answer as versions before 1.0 remember it."""
     return f"perennial:{{{log}}}:idempotency:{scope}"
 
 

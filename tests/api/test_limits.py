@@ -274,6 +274,30 @@ def test_a_full_backlog_refuses_and_stores_nothing(servers, tmp_path):
             client.close()
 
 
+def test_a_key_that_uses_too_many_idempotency_keys_is_refused_and_others_go_on(servers, tmp_path):
+    settings = make_world(servers, tmp_path, max_idempotency_keys=2).settings
+    with serving(settings) as url:
+        alone = Service(url, ADMIN_KEY, settings)
+        stream, other = alone.stream(), alone.stream()
+        flooding, honest = (alone.client(alone.key("ingest", streams=[stream])) for _ in range(2))
+
+        def post(client: httpx.Client, key: str, stream: str = stream) -> httpx.Response:
+            return client.post(f"/v1/streams/{stream}/records", json=VALID, headers={"Idempotency-Key": key})
+
+        first = [post(flooding, str(number)) for number in range(2)]
+        for key in ("2", "3"):
+            refused(answer := post(flooding, key), 429, "idempotency-full")
+            assert "remembers 2 Idempotency-Keys" in answer.json()["detail"]
+            assert 24 * 3600 < int(answer.headers["retry-after"]) <= 36 * 3600
+        assert [post(flooding, str(number)).json() for number in range(2)] == [ok(answer, 202) for answer in first]
+        ok(flooding.post(f"/v1/streams/{stream}/records", json=VALID), 202)
+        ok(post(honest, "2"), 202)
+        ok(post(alone.client(), "2", other), 202)
+        assert 'perennial_log_memory_bytes{primary="1"}' in alone.client().get("/metrics").text
+        for client in alone.clients.values():
+            client.close()
+
+
 class TestRates:
     def test_who_asks_too_often_is_told_when_to_come_back(self, servers, tmp_path):
         rate = 1.0

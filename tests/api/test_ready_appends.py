@@ -11,7 +11,7 @@ import pytest
 from service import metrics
 from service.api import services
 from service.api.ready_appends import ReadyAppends
-from service.log import Appender, BacklogFull, IdempotencyConflict, LogUnavailable
+from service.log import Appender, BacklogFull, IdempotencyConflict, IdempotencyFull, LogUnavailable
 from service.settings import Settings
 from tests.api.formats import ARROW, JSON, NDJSON, Arrow, as_json, as_rows
 from tests.api.test_records import refused
@@ -105,6 +105,7 @@ def test_it_is_what_the_application_answers(service: Service, url, directly, nam
     [
         (BacklogFull(), 429, "backlog-full"),
         (IdempotencyConflict(), 422, "idempotency-conflict"),
+        (IdempotencyFull(seconds=9, limit=3), 429, "idempotency-full"),
         (LogUnavailable("the log does not answer"), 503, "log-unavailable"),
         (ZeroDivisionError(), 500, "internal-error"),
     ],

@@ -20,6 +20,8 @@ from service.log import (
     Appended,
     Appender,
     BacklogFull,
+    IdempotencyConflict,
+    IdempotencyFull,
     LogLost,
     LogUnavailable,
     MovedLog,
@@ -66,11 +68,11 @@ def log(url: str) -> str:
     return name
 
 
-def doing(url: str, *work: Work, most_bytes: int = 10**6) -> list[Any]:
+def doing(url: str, *work: Work, most_bytes: int = 10**6, most_keys: int = 10**6) -> list[Any]:
     """Let one process do this, one after the other."""
 
     async def do() -> list[Any]:
-        appender = Appender(url, max_batches=100, max_bytes=most_bytes)
+        appender = Appender(url, max_batches=1000, max_bytes=most_bytes, max_keys=most_keys)
         try:
             return [await each(appender) for each in work]
         finally:
@@ -109,7 +111,91 @@ def test_an_answer_is_remembered_for_a_day(url: str, log: str, redis: Redis):
     (first, again) = doing(url, *[appending(log, idempotency=("scope", "body"))] * 2)
     assert (first.entry, first.new, again.new) == (again.entry, True, False)
     (key,) = redis.keys(f"*{log}*idempotency*")
-    assert 0 < redis.ttl(key) <= appender.IDEMPOTENCY_SECONDS == 24 * 3600
+    redis.pexpire(key, 1000 * (12 * 3600 + 5))  # it is as old as a day less these seconds
+    (known,) = doing(url, appending(log, idempotency=("scope", "body")))
+    assert (known.entry, known.new) == (first.entry, False)
+
+
+def test_many_appends_at_once_share_one_look_at_how_the_server_keeps_them(url: str, log: str):
+    """Each on a connection of its own, they would find none."""
+
+    async def append_at_once(appender: Appender) -> None:
+        await asyncio.gather(*(appending(log)(appender) for _ in range(300)))
+
+    doing(url, append_at_once)
+
+
+def of_key(number: int) -> tuple[str, str]:
+    return f"key:{number}", f"body {number}"
+
+
+def test_an_answer_lives_for_a_day_or_longer_whenever_it_came_and_the_next_half_day_finds_room(
+    url: str, log: str, redis: Redis
+):
+    """In four days of half-days, each answer is found for a day after it came, and none for two."""
+    half_day, found = appender.HALF_DAY_SECONDS, []
+    for now in range(8):
+        for key in redis.keys(f"*{log}*idempotency*"):  # half a day goes by
+            redis.pexpire(key, redis.pttl(key) - 1000 * half_day - 1)
+        first, *again = doing(url, *[appending(log, idempotency=of_key(number)) for number in range(now, -1, -1)][:4])
+        assert first.new
+        found.append([not appended.new for appended in again])
+        for number, appended in zip(range(now - 1, -1, -1), again, strict=False):
+            if appended.new:  # it was sent anew by this look alone
+                for key in redis.keys(f"*{log}*idempotency*"):
+                    redis.hdel(key, appender._digest(str(number)))
+    assert found[:3] == [[], [True], [True, True]]
+    assert all(answers[:2] == [True, True] and answers[2:] == [False] for answers in found[3:])
+
+
+def test_of_one_api_key_so_many_idempotency_keys_are_remembered_and_no_more(url: str, log: str, redis: Redis):
+    """Others go on, what was answered is answered again, and none is forgotten before its time."""
+
+    async def fill(appender: Appender) -> IdempotencyFull:
+        first = [await appending(log, idempotency=of_key(number))(appender) for number in range(3)]
+        with pytest.raises(IdempotencyFull) as refused:
+            await appending(log, idempotency=of_key(3))(appender)
+        again = [await appending(log, idempotency=of_key(number))(appender) for number in range(3)]
+        assert [answer.entry for answer in again] == [answer.entry for answer in first]
+        with pytest.raises(IdempotencyConflict):
+            await appending(log, idempotency=("key:0", "another body"))(appender)
+        await appending(log, idempotency=("another:3", "body 3"))(appender)
+        await appending(log)(appender)
+        return refused.value
+
+    (refused,) = doing(url, fill, most_keys=3)
+    assert (refused.limit, 24 * 3600 < refused.seconds <= 36 * 3600) == (3, True)
+    redis.delete(
+        f"perennial:{{{log}}}:idempotency:key:0", *[f"perennial:{{{log}}}:idempotency:key:{n}" for n in (1, 2)]
+    )
+    doing(url, appending(log, idempotency=of_key(3)), most_keys=3)
+
+
+def test_what_a_version_before_remembered_is_answered_again(url: str, log: str, redis: Redis):
+    before = {"body": "body", "entry": "1-2", "records": 7}
+    redis.hset(f"perennial:{{{log}}}:idempotency:key:digest", mapping=before)
+    (known,) = doing(url, appending(log, idempotency=("key:digest", "body")))
+    assert (known.entry, known.records, known.new) == ("1-2", 7, False)
+    with pytest.raises(IdempotencyConflict):
+        doing(url, appending(log, idempotency=("key:digest", "another body")))
+
+
+def test_a_remembered_key_takes_at_most_150_bytes(url: str, log: str, redis: Redis):
+    """`docs/scale.md` sums up with that number."""
+    keys = 3000
+
+    async def remember(appender: Appender) -> None:
+        for first in range(0, keys, 300):
+            numbers = range(first, first + 300)
+            await asyncio.gather(*(appending(log, idempotency=of_key(number))(appender) for number in numbers))
+            reader.trim(log, f"{2**48}-0")
+
+    reader = Reader(url)
+    doing(url, remember)
+    reader.close()
+    used = sum(redis.memory_usage(key, samples=0) for key in redis.keys(f"*{log}*idempotency*"))
+    print(f"{used / keys:.0f} bytes for each remembered key")
+    assert used <= 150 * keys
 
 
 @pytest.mark.parametrize(
@@ -154,7 +240,8 @@ def test_what_is_numbered_is_trimmed_and_nothing_else(url: str, log: str):
     reader.trim(log, first.entry)
     assert [each.id for each in reader.read(log, BEGIN, batches=9)] == [each.entry for each in others]
     position = Position(entry=first.entry, sequence=1)
-    ((backlog,),) = (each.values() for each in doing(url, lambda appender: appender.backlogs({log: position})))
+    (((_, backlogs),)) = doing(url, lambda appender: appender.state({log: position}))
+    backlog = backlogs[log]
     assert (backlog.backlog_batches, backlog.backlog_bytes) == (2, 50)
     reader.check(log, position)
     reader.close()
@@ -173,16 +260,17 @@ def test_a_log_that_lost_its_state_goes_on_behind_what_it_holds(url: str, log: s
     entries, state = (f"perennial:{{{log}}}:{part}" for part in ("entries", "state"))
     redis.delete(state)
     numbered = Position(entry=first.entry, sequence=1)
-    resumed, _, backlogs = doing(
+    resumed, _, (memory, backlogs) = doing(
         url,
         lambda appender: appender.resume(log, numbered),
         appending(log, 5),
-        lambda appender: appender.backlogs({log: numbered}),
+        lambda appender: appender.state({log: numbered}),
     )
     assert resumed == Resumed(sequence=1, lost_batches=None)
     assert [fields[b"sequence"] for _, fields in redis.xrange(entries)] == [b"2", b"3", b"4"]
     assert redis.hmget(state, "total", "trimmed") == [b"65", b"10"]
     assert (backlogs[log].backlog_batches, backlogs[log].backlog_bytes) == (3, 55)
+    assert memory.used_bytes > 55
 
 
 class Backup:

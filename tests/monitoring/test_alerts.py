@@ -55,6 +55,12 @@ EXPECTED = [
     Alert("LedgerDistrusted", "critical", "perennial_ledger_distrusted", STREAM, "0", "1"),
     Alert("InvariantViolated", "critical", "perennial_invariant_violations", {"invariant": "over_cap"}, "0", "1"),
     Alert("Lag", "warning", "perennial_lag_seconds", STREAM, "30", "31", after=2 * MINUTE),
+    Alert(
+        *("LogMemory", "critical", "perennial_log_memory_bytes", {"primary": "1"}, "80", "81"),
+        after=MINUTE,
+        source=A,
+        beside={"perennial_log_memory_limit_bytes": "100"},
+    ),
     Alert("NoRelease", "warning", "perennial_fit_waiting_seconds", PUBLICATION, "600", "601", after=MINUTE),
     Alert("FitDies", "warning", "perennial_fit_deaths_total", PUBLICATION, "0", "1", until=30 * MINUTE),
     Alert("CommitsLost", "critical", "perennial_commits_lost", STREAM, "0", "1"),

@@ -7,7 +7,7 @@ import pytest
 
 from service.ledger.high_water_mark import PROMOTED, REPLACED
 from service.ledger.overview import Overview, PublicationState
-from service.log import LogState
+from service.log import LogState, Memory
 from service.log.appender import Backlog
 from service.mechanisms.evaluation.course import Judged
 from service.metrics import State
@@ -50,6 +50,16 @@ def test_the_log_is_up_while_every_primary_answers(up, all_up):
         ("log_up",): all_up,
         ("worker_up",): 0,
         **{("log_primary_up", str(number)): answers for number, answers in up.items()},
+    }
+
+
+def test_the_memory_of_each_primary_is_shown_with_its_limit_where_it_has_one():
+    memory = {1: Memory(used_bytes=10, max_bytes=100), 2: Memory(used_bytes=20, max_bytes=0)}
+    shown = figures(None, LogState(up={1: True, 2: True, 3: False}, memory=memory))
+    assert {key: value for key, value in shown.items() if "memory" in key[0]} == {
+        ("log_memory_bytes", "1"): 10,
+        ("log_memory_bytes", "2"): 20,
+        ("log_memory_limit_bytes", "1"): 100,
     }
 
 

@@ -120,6 +120,7 @@ _CLASSES: dict[str, type[Problem]] = {
     "invalid-records": InvalidRecords,
     "budget-exceeded": BudgetExceeded,
     "backlog-full": Busy,
+    "idempotency-full": Busy,
     "too-many-requests": Busy,
     "too-much-at-once": Busy,
     "log-unavailable": Busy,
@@ -135,6 +136,7 @@ _ADVICE = {
     "forbidden": "Use a key with that scope, or ask an administrator to do this.",
     "idempotency-conflict": "Use another `key`, or append exactly the same data in batches of the same size.",
     "backlog-full": "Append again later, with the same `key`: nothing is stored twice.",
+    "idempotency-full": "Append more records at once: each batch uses one key.",
     "too-large": "Choose a smaller `batch`.",
     "no-predictions": "Predict with a release of the publication that is a model of labels.",
 }

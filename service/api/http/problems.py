@@ -65,6 +65,7 @@ _PROBLEMS = {
     "invalid-data-set": (422, "The data set can't be used"),
     "invalid-records": (422, "The batch was refused whole"),
     "backlog-full": (429, "Too much waits to be numbered"),
+    "idempotency-full": (429, "This key has used too many Idempotency-Keys on this stream"),
     "too-many-requests": (429, "Too many requests in too short a time"),
     "too-much-at-once": (429, "Too many bytes at the same time"),
     "head-too-large": (431, "The request's head is too large"),

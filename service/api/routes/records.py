@@ -22,7 +22,7 @@ from service.api.http.large_process import Task
 from service.api.http.problems import Problem, documented, invalid, media_type, unread_format
 from service.api.schemas import IN_DIGITS, UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, as_json, is_entry
 from service.api.services import Services, Shared, services
-from service.log import BacklogFull, IdempotencyConflict, LogClosed, LogUnavailable
+from service.log import BacklogFull, IdempotencyConflict, IdempotencyFull, LogClosed, LogUnavailable
 from service.settings import Settings
 from service.store import erasing, numbering
 from service.store.erasing import NotNumbered
@@ -130,6 +130,13 @@ async def append(shared: Services, stream: Stream, batch: Batch, scope: str | No
         raise Problem(
             "backlog-full", "Send it again later; nothing was stored.", headers={"Retry-After": "1"}
         ) from None
+    except IdempotencyFull as full:
+        raise Problem(
+            "idempotency-full",
+            f"A stream remembers {full.limit} Idempotency-Keys of one API key, each for at least 24 hours. Send larger "
+            "batches, or none of these keys. Nothing was stored.",
+            headers={"Retry-After": str(full.seconds)},
+        ) from None
     except IdempotencyConflict:
         raise Problem("idempotency-conflict", "Use a new Idempotency-Key for a new body; nothing was stored.") from None
     except LogUnavailable:
@@ -217,6 +224,7 @@ router.add_api_route(
         "idempotency-conflict",
         "idempotency-running",
         "backlog-full",
+        "idempotency-full",
         "too-much-at-once",
         "log-unavailable",
     ),
