@@ -6,6 +6,7 @@ that. A crash before the commit leaves a file that nothing names, which the next
 after it leaves entries that are trimmed then.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -46,6 +47,7 @@ LARGE_ENOUGH = 4  # the size class of 65,536 records and more: such segments are
 NEWEST = MERGED_AT_ONCE * LARGE_ENOUGH  # segments that may be merged
 TIDY_SECONDS = 5.0  # between two looks at whether a log is still whole, and at what is needed no more
 TIDIED_AT_ONCE = 25  # streams; so with many of them it takes longer until each has its turn
+FORGET_SECONDS = 600.0  # in which the log's file is written anew without records that are over their units' bounds
 LOOK_SECONDS = 2.0  # between two looks for streams whose sealer died; free ones are notified
 WAIT_MILLISECONDS = 1000  # for records, before it hears of free streams
 
@@ -64,7 +66,7 @@ class Sealer:
         self._tidy_again: dict[str, float] = {}
         self._not_before: dict[int, float] = {}  # by id of the stream
         self._moved: dict[str, object] = {}  # how far its publications were when unneeded records were dropped
-        self._forget_again = False
+        self._forget_at = math.inf  # when the log's server writes its file anew
         self._look_at = 0.0
         self._rung = threading.Event()
 
@@ -140,6 +142,8 @@ class Sealer:
         lost = {log: LogLost(older[log]) for log in sealing.keys() & older.keys()}
         lost |= self._reader.check_each({log: sealing[log] for log in sealing.keys() - lost.keys()})
         self._reader.go_on({log: sealing[log] for log in sealing.keys() - lost.keys()})
+        if any(stream.layout.units for stream in current_streams):
+            self._forget_soon()  # whoever numbered records over their bounds before may have died
         for stream in current_streams:
             if stream.halted is None:
                 self._guard(stream.log, partial(self._go_on, stream, lost.get(stream.log), files[stream.id]))
@@ -176,8 +180,8 @@ class Sealer:
 
     def _tidy(self, erased: set[int]) -> None:
         """Looks after the streams that it has: whose records were erased, and some of them for all the rest."""
-        if self._forget_again:
-            self._forget_again = not self._reader.forget()
+        if time.monotonic() >= self._forget_at:
+            self._forget()
         for log, (_, stream) in list(self._held.items()):
             if stream.id in erased:
                 self._guard(log, partial(self._delete_erased, stream))
@@ -232,8 +236,9 @@ class Sealer:
         with self._files.gone_if(LeaseLost, log, file), self._database.transaction() as connection:
             numbering.seal(connection, lease, stream, segment, sealed, letters, counts)
             after, newest = numbering.left(connection, stream.id, NEWEST)
-        if counts is not None:
+        if counts is not None and counts.over:
             metrics.OVER_BOUND.labels(stream.name).inc(counts.over)
+            self._forget_soon()
         for letter in letters:
             _log.error("dead_letter", stream=stream.name, entry=letter.entry, reason=letter.reason)
         self._held[log] = (lease, after)
@@ -320,10 +325,18 @@ class Sealer:
             return
         self._sweep(stream, set())
         self._reader.trim(stream.log, stream.sealed_entry)  # a halted stream's log may still hold numbered batches
-        self._forget_again = not self._reader.forget()
+        self._forget()
         with self._database.transaction() as connection:
             segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])
         _log.info("erased", stream=stream.name, erasures=len(waiting))
+
+    def _forget(self) -> None:
+        """Have the log's server write its file anew, without what was trimmed; again if it was at that already."""
+        self._forget_at = math.inf if self._reader.forget() else 0.0
+
+    def _forget_soon(self) -> None:
+        """Do so in a while, for all records together that are over their units' bounds until then."""
+        self._forget_at = min(self._forget_at, time.monotonic() + FORGET_SECONDS)
 
     def _orphans(self, stream: Stream) -> list[str]:
         with self._database.transaction() as connection:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from service.store import erasing, numbering, segments, streams, tables, units
 from service.store.segment_files import SegmentFiles
 from service.streams.units import UnitState, UnitStates, counting_slots, pseudonym
 from service.worker import counting
+from service.worker import sealer as sealing
 from tests.conftest import wait_until
 from tests.streams.test_units import counted_by_definition
 from tests.worker.conftest import Bench
@@ -32,10 +34,10 @@ def secret(bench: Bench) -> bytes:
         return streams.secret_of_units(connection, bench.stream)
 
 
-def append(bench: Bench, *units: int) -> None:
+def append(bench: Bench, *units: int, content: float = 7.0) -> None:
     """Append a batch, a record of each unit; x and y say that there was one."""
     columns = {
-        "x": np.full((len(units), 1), 7.0, dtype=np.float32),
+        "x": np.full((len(units), 1), content, dtype=np.float32),
         "y": np.ones(len(units), dtype=np.int32),
         "unit": np.array(units, dtype=np.object_),
     }
@@ -355,3 +357,31 @@ def test_a_walk_says_so_where_it_cannot_count(bench: Bench):
     (path,) = (bench.world.settings.segment_store / bench.stream.log).iterdir()
     path.unlink()
     assert "stream s: its units can't be counted, since a segment is missing or damaged" in recounted(bench)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["", "the sealer dies before it asks"])
+def test_the_log_holds_no_content_of_records_over_the_bound_for_long(bench: Bench, monkeypatch, dies):
+    """Also of those whose sealer died: the next one does not know of them."""
+    secret_content = np.frombuffer(b"\x17\x2a\x5b\x3e", np.float32)
+
+    def is_in_the_log() -> bool:
+        with bench.redis() as redis:
+            settings = redis.config_get("dir", "appenddirname")
+        folder = Path(settings["dir"]) / settings["appenddirname"]
+        try:
+            return any(secret_content.tobytes() in file.read_bytes() for file in folder.iterdir())
+        except FileNotFoundError:  # it was written anew meanwhile
+            return True
+
+    append(bench, *[1] * 6)
+    append(bench, 1, content=secret_content[0])
+    assert is_in_the_log()
+    first = bench.sealer()
+    wait_until(lambda: (first.step(wait_milliseconds=10), bench.now().records == 7)[1])
+    assert stored(bench)["counts"].tolist()[-1] == 0
+    assert is_in_the_log(), "its server is not asked for each batch"
+    monkeypatch.setattr(sealing, "FORGET_SECONDS", 0.0)
+    if not dies:
+        append(bench, 1)
+    sealer = bench.successor() if dies else first
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), not is_in_the_log())[1])

@@ -221,7 +221,7 @@ def a_log_that_remembers_what_was_erased() -> None:
     """The server's own file holds the erased records until it is written anew by itself."""
     from service.worker.sealer import Sealer
 
-    rewrite(Sealer._delete_erased, ("self._forget_again = not self._reader.forget()", "pass"))
+    rewrite(Sealer._delete_erased, ("self._forget()", "pass"))
 
 
 @bug(f"{_ERASING}::test_a_halted_stream_keeps_files_that_nobody_knows")
@@ -387,4 +387,4 @@ def a_log_that_is_asked_once_to_forget() -> None:
     """Where its server was busy, its own file holds the erased records for ever."""
     from service.worker.sealer import Sealer
 
-    rewrite(Sealer._tidy, ("self._forget_again = not self._reader.forget()", "pass"))
+    rewrite(Sealer._tidy, ("self._forget()", "pass"))
