@@ -58,7 +58,6 @@ EXPECTED = [
     Alert(
         *("LogMemory", "critical", "perennial_log_memory_bytes", {"primary": "1"}, "80", "81"),
         after=MINUTE,
-        source=A,
         beside={"perennial_log_memory_limit_bytes": "100"},
     ),
     Alert("NoRelease", "warning", "perennial_fit_waiting_seconds", PUBLICATION, "600", "601", after=MINUTE),
