@@ -4,82 +4,13 @@
 fail there, and to pass without. A plant replaces what it names in the running program, before anything uses it.
 """
 
-from tests.guarantees.planted import (
-    access,
-    answering,
-    api,
-    arrivals,
-    bounds,
-    embedded,
-    equivalent,
-    evaluation,
-    files,
-    fits,
-    leaders,
-    learning,
-    leases,
-    ledger,
-    log,
-    mechanisms,
-    memory,
-    moving,
-    others,
-    preparation,
-    privacy,
-    promises,
-    reading,
-    record,
-    sealing,
-    seen,
-    store,
-    sums,
-    tidying,
-    unconfirmed,
-    unit_audits,
-    units,
-    verifying,
-    waiting,
-    walks,
-    worker,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from tests.guarantees.planted.bug import BUGS
 
-__all__ = [
-    "BUGS",
-    "access",
-    "answering",
-    "api",
-    "arrivals",
-    "bounds",
-    "embedded",
-    "equivalent",
-    "evaluation",
-    "files",
-    "fits",
-    "leaders",
-    "learning",
-    "leases",
-    "ledger",
-    "log",
-    "mechanisms",
-    "memory",
-    "moving",
-    "others",
-    "preparation",
-    "privacy",
-    "promises",
-    "reading",
-    "record",
-    "sealing",
-    "seen",
-    "store",
-    "sums",
-    "tidying",
-    "unconfirmed",
-    "unit_audits",
-    "units",
-    "verifying",
-    "waiting",
-    "walks",
-    "worker",
-]
+__all__ = ["BUGS"]
+
+for module in iter_modules(__path__):
+    if module.name != "__main__":
+        import_module(f"{__name__}.{module.name}")

@@ -51,17 +51,6 @@ def a_session_that_outlives_its_key() -> None:
     rewrite(sessions.find, (", keys.c.revoked_at.is_(None)", ""))
 
 
-@bug(f"{_SESSIONS}::test_it_ends_when_the_environments_key_is_replaced")
-def a_session_that_outlives_the_environments_key() -> None:
-    """The key in the settings was replaced because it leaked, and who signed in with it looks on."""
-    from service.store import keys
-
-    rewrite(
-        keys.admit_environment_key,
-        ("connection.execute(delete(sessions).where(sessions.c.key_id == row.id))", "pass"),
-    )
-
-
 _TURN = "tests/api/test_revoked_while_waiting.py"
 
 
@@ -73,39 +62,12 @@ def a_revoked_key_that_is_answered_when_its_turn_comes() -> None:
     rewrite(queries.answer_queries, ("await shared.keys.check_again(request)", "pass"))
 
 
-@bug(f"{_TURN}::test_a_data_set_whose_turn_comes_later_is_not_kept")
-def a_revoked_key_that_keeps_a_data_set() -> None:
-    """A data set that waits for others to be read is kept for a key that was revoked."""
-    from service.api.routes import explorer
-
-    rewrite(explorer.add_dataset, ("await shared.keys.check_again(request)", "pass"))
-
-
 @bug("tests/api/test_newer_models.py::test_publications_of_one_name_are_looked_at_apart")
 def one_search_for_all_who_follow_one_name() -> None:
     """A reader who follows a publication is sent the models of another stream."""
     from service.api.newer_models import NewerModels
 
     rewrite(NewerModels.wait, ("(identity, after)", "(publication, after)"))
-
-
-_POLLS = "tests/api/test_latest_polls.py::test_who_sees_other_streams_or_reads_another_format_shares_no_answer"
-
-
-@bug(_POLLS)
-def one_look_for_all_who_wait_for_one_name() -> None:
-    """A reader who waits with others is sent the version of another stream."""
-    from service.api import long_polls
-
-    rewrite(long_polls._latest_as_sent, ("publication, key.streams, representation.name)", "representation.name)"))
-
-
-@bug(_POLLS)
-def one_body_for_both_formats() -> None:
-    """A file is remembered as JSON, and served for ever."""
-    from service.api import long_polls
-
-    rewrite(long_polls._latest_as_sent, ("key.streams, representation.name)", "key.streams)"))
 
 
 @bug("tests/api/test_transfer.py::test_a_release_that_is_not_there_or_may_not_be_seen_is_refused")
@@ -132,14 +94,6 @@ def fingerprints_against_which_ids_can_be_tested() -> None:
     rewrite(records.read_batch, ("batches.fingerprint(body, secret)", "batches.fingerprint(body, None)"))
 
 
-@bug("tests/api/test_ready_appends.py::test_it_is_what_the_application_answers[too many records-plain]")
-def a_batch_of_as_many_records_as_fit_into_a_small_body() -> None:
-    """A key and a stream that are known append more records at once than the setting allows."""
-    from service.api import ready_appends
-
-    rewrite(ready_appends._appended, ("min(shared.settings.max_batch_records, stream.layout.most_records)", "2**40"))
-
-
 _NOTICES = (
     "tests/api/test_notifier.py::"
     "test_a_release_wakes_those_who_wait_for_it_and_whoever_listens_anew_looks_at_everything_again"
@@ -152,49 +106,6 @@ def a_key_that_was_revoked_while_nobody_listened() -> None:
     from service.api.notifier import Notifier
 
     rewrite(Notifier._wake_all, ("self._keys_changed()", "pass"))
-
-
-@bug(_NOTICES)
-def a_revocation_that_is_taken_for_a_release() -> None:
-    """The key stays remembered, and everybody who waits for a publication without a name is woken."""
-    from service.api.notifier import Notifier
-
-    rewrite(Notifier._listen, ("if notice.channel == KEYS_CHANGED:", "if False:"))
-
-
-@bug("tests/api/test_limits.py::TestRates::test_an_army_makes_nobody_forgotten_who_asked_too_often")
-def a_table_that_forgets_those_who_ask_too_often() -> None:
-    """A guesser of keys sends from many addresses, and the first one may guess on."""
-    from service.api.auth.allowance import Allowance
-
-    rewrite(Allowance._forget, ("if due > now}", "if due < now}"))
-
-
-@bug("tests/api/test_limits.py::TestRates::test_a_pause_saves_up_no_more_than_a_burst")
-def a_pause_that_saves_up_requests() -> None:
-    """A key that was silent for a day asks thousands of times at once."""
-    from service.api.auth.allowance import Allowance
-
-    rewrite(Allowance.count, ("max(self._due.get(who, 0.0), now)", "self._due.get(who, now)"))
-
-
-_KNOWN = "tests/api/test_known_keys.py"
-
-
-@bug(f"{_KNOWN}::test_a_revoked_key_is_from_then_on_a_guess")
-def a_revoked_key_that_is_no_guess() -> None:
-    """A device that was never told that its key is revoked asks the database with each request."""
-    from service.api.auth.known_keys import KnownKeys
-
-    rewrite(KnownKeys.find, ("self._known.pop(which, None)", "pass"))
-
-
-@bug(f"{_KNOWN}::test_who_guesses_at_one_address_holds_up_no_other")
-def guesses_that_count_for_everybody() -> None:
-    """A guesser of keys keeps out all whose keys were not looked up lately."""
-    from service.api.auth.scopes import May
-
-    rewrite(May._identified, ('request.client.host if request.client else ""', '""'))
 
 
 @bug("tests/api/test_events.py::test_nothing_is_sent_while_nobody_can_tell_whether_the_key_holds")
@@ -219,22 +130,9 @@ def a_look_at_a_record_that_leaves_no_line() -> None:
     )
 
 
-@bug(_LOOKS)
-def a_label_that_leaves_no_line() -> None:
-    """Nobody can tell later who labelled a record wrongly."""
-    from service.api.routes import labels
-
-    rewrite(
-        labels.give_label,
-        ('_log.info("label_given", publication=publication, record=given.record, key=key.id)', "pass"),
-    )
-
-
 _KEYS = "tests/store/test_keys.py"
 _ENVIRONMENT = f"{_KEYS}::test_a_revoked_key_of_the_environment_stays_revoked_until_the_setting_changes"
-_LAST = f"{_KEYS}::test_the_last_key_that_may_manage_all_keys_can_not_be_revoked"
 _HEARD = f"{_KEYS}::test_all_processes_hear_of_a_key_that_is_revoked_or_replaced_and_of_a_session_that_ends"
-_ALONE = f"{_KEYS}::test_a_session_ends_no_other"
 
 
 @bug(_ENVIRONMENT)
@@ -245,76 +143,12 @@ def a_revoked_key_that_the_next_start_brings_back() -> None:
     rewrite(keys.admit_environment_key, ("if bytes(row.hash) == digest(secret):", "if False:"))
 
 
-@bug(_ENVIRONMENT)
-def a_new_key_that_is_as_revoked_as_the_one_before() -> None:
-    """An operator whose key was revoked sets another one, and stays locked out."""
-    from service.store import keys
-
-    rewrite(keys.admit_environment_key, (", revoked_at=None)", ")"))
-
-
-@bug(f"{_LAST}[admin of one stream]")
-def a_last_admin_key_beside_that_of_one_stream() -> None:
-    """Nobody can make a key for any other stream any more."""
-    from service.store import keys
-
-    rewrite(keys.revoke, ("keys.c.streams.is_(None), ", ""))
-
-
-@bug(f"{_KEYS}::test_when_a_key_was_revoked_is_told_as_it_was")
-def a_key_that_was_revoked_when_somebody_last_tried_to() -> None:
-    """Nobody can tell any more what a stolen key may have read."""
-    from service.store import keys
-
-    rewrite(keys.revoke, ("func.coalesce(keys.c.revoked_at, func.now())", "func.now()"))
-
-
 @bug(_HEARD)
 def a_revocation_that_no_other_process_hears_of() -> None:
     """Requests of a revoked key that wait or follow are answered on."""
     from service.store import keys
 
     rewrite(keys.revoke, ("notify(connection, KEYS_CHANGED)", "pass"))
-
-
-@bug(_HEARD)
-def a_replaced_key_that_no_other_process_hears_of() -> None:
-    """Requests of a replaced key that wait or follow are answered on."""
-    from service.store import keys
-
-    rewrite(keys.admit_environment_key, ("notify(connection, KEYS_CHANGED)", "pass"))
-
-
-@bug(_HEARD)
-def a_session_that_ends_and_is_answered_on() -> None:
-    """Somebody signs out, and the page that follows goes on."""
-    from service.store import sessions
-
-    rewrite(sessions.end, ("notify(connection, KEYS_CHANGED)", "pass"))
-
-
-@bug(_ALONE)
-def sessions_that_count_for_all_keys() -> None:
-    """Somebody who signs in again and again signs everybody else out."""
-    from service.store import sessions
-
-    rewrite(sessions.begin, (".where(sessions.c.key_id == key)", ""))
-
-
-@bug(_ALONE)
-def sessions_that_stay_for_ever() -> None:
-    """Sessions of keys that nobody uses any more are never deleted."""
-    from service.store import sessions
-
-    rewrite(sessions.begin, ("(sessions.c.expires_at < func.now()) | ", ""))
-
-
-@bug(f"{_KEYS}::test_the_last_key_that_may_manage_all_keys_can_not_be_revoked[revoked]")
-def a_last_key_that_is_revoked_beside_one_that_was_already() -> None:
-    """Nobody can make or revoke keys any more."""
-    from service.store import keys
-
-    rewrite(keys.revoke, ("keys.c.revoked_at.is_(None), keys.c.streams", "keys.c.streams"))
 
 
 @bug(f"{_SESSIONS}::test_signing_out_ends_it_where_it_is_remembered_and_no_notification_comes")

@@ -64,14 +64,6 @@ def a_distrusted_stream_whose_records_are_compared() -> None:
     rewrite(instances._trusted, ("or publication.distrusted is not None", ""))
 
 
-@bug(f"{_ANSWERING}::test_while_something_is_known_against_it_nothing_is_compared")
-def a_query_that_is_charged_otherwise_than_is_owed() -> None:
-    """A histogram's publication compares on, though its obligations are those of another mechanism."""
-    from service.publishing import instances
-
-    rewrite(instances._trusted, ("or charges_otherwise(publication, mechanism)", ""))
-
-
 _MEANWHILE = f"{_ANSWERING}::test_what_is_found_against_it_while_a_query_is_measured_stops_the_commit"
 
 
@@ -81,14 +73,6 @@ def an_answer_that_is_committed_to_an_older_database() -> None:
     from service.publishing import instances
 
     rewrite(instances.close, ("        high_water_mark.check(connection, files, mark, stream)\n", ""))
-
-
-@bug(f"{_MEANWHILE}[a finding]")
-def an_answer_that_is_charged_in_a_broken_ledger() -> None:
-    """The ledger was found to be broken after the query was compared."""
-    from service.publishing import instances
-
-    rewrite(instances.close, ("        check(entry)\n", ""))
 
 
 @bug(f"{_ANSWERING}::test_records_whose_charge_is_not_confirmed_are_not_compared")
@@ -119,30 +103,6 @@ def a_lease_that_is_lost_and_counted_on() -> None:
     rewrite(Answerer._keep_lease, ("renewed and held.lease is lease", "True"))
 
 
-@bug(f"{_CLOSED}::test_a_turn_counts_on_its_lease_only_as_long_as_the_database_says")
-def a_lease_that_is_counted_on_for_longer_than_it_lasts() -> None:
-    """Its time is counted from when PostgreSQL's answer came, which may have taken long."""
-    from service.publishing.answering import Answerer
-
-    rewrite(Answerer._keep_lease, ("began + self._seconds", "time.monotonic() + self._seconds"))
-
-
-@bug(f"{_CLOSED}::test_leases_are_looked_after_though_one_look_fails")
-def leases_that_nobody_looks_after_any_more() -> None:
-    """One error ends the thread that renews leases and gives them back."""
-    from service.publishing.answering import Answerer
-
-    rewrite(Answerer._keep_leases, ("except Exception", "except OSError"))
-
-
-@bug(f"{_CLOSED}::test_the_records_of_those_that_nobody_asked_for_longest_are_forgotten")
-def counts_that_are_kept_for_ever() -> None:
-    """Memory grows with the publications that anybody ever asked."""
-    from service.publishing.answering import Answerer
-
-    rewrite(Answerer._keep, ("held_cells > MOST_CELLS", "False"))
-
-
 @bug(f"{_ANSWERING}::test_when_the_budget_is_spent_answers_go_on_and_say_so")
 def a_last_answer_that_is_told_before_it_is_confirmed() -> None:
     """Anybody sees that the last instance was closed by a commit that may still be lost."""
@@ -157,18 +117,6 @@ def an_error_that_is_logged_word_for_word() -> None:
     from service.publishing import answering
 
     rewrite(answering._log_failure, ("type(error).__name__", "str(error)"))
-
-
-@bug(
-    "tests/mechanisms/linear_queries/test_linear_queries.py::"
-    "test_an_answer_is_a_share_however_much_noise_is_in_it[-1000000000000000000-0.0]"
-)
-def an_answer_that_is_no_share() -> None:
-    """Noise makes an answer negative, and the histogram moves too far."""
-    from service.mechanisms.linear_queries.mechanism import LinearQueries
-
-    measured = "float(Fraction(measured, STEPS * shown.time))"
-    rewrite(LinearQueries.measure, (f"min(1.0, max(0.0, {measured}))", measured))
 
 
 @bug(f"{_RESTORED}::test_records_that_a_restored_database_does_not_have_are_counted_no_more")

@@ -79,3 +79,36 @@ def labels_of_erased_records_that_nobody_looks_for() -> None:
     from service.ledger.verify import segments
 
     rewrite(segments._still_there, ('rows.keys() & {"x", "y"}', 'rows.keys() & {"x"}'))
+
+
+_PROMISES = "tests/store/test_promises.py"
+_UNITS = f"{_PROMISES}::test_charges_are_counted_for_the_units_of_their_stream"
+_FEATURES = f"{_PROMISES}::test_features_are_of_the_publication_that_settings_name"
+
+
+@bug(_UNITS)
+def charges_that_need_not_be_counted_for_units() -> None:
+    """A publication on a stream with units promises each record what it owes to a person."""
+    from service.ledger.verify import promises
+
+    rewrite(
+        promises.of_units, ('if bound != stream.schema.get("unit")', 'if bound not in (None, stream.schema["unit"])')
+    )
+
+
+@bug(_FEATURES)
+def features_of_another_publication_that_nobody_misses() -> None:
+    """Charges of another publication's release pay for the features."""
+    from service.ledger.verify import promises
+
+    rewrite(promises.of_features, ('source != (named and named["from"]) or ', ""))
+
+
+@bug("tests/privacy/test_groups.py::test_what_a_verifier_makes_of_a_release_counts_its_rounding_too[blt]")
+def a_verifier_that_forgets_rounding() -> None:
+    """A group factor that leaves out what rounding costs all slots of a unit together is taken for enough."""
+    from service.privacy.accounting import unit_factors
+
+    rewrite(
+        unit_factors.factor_of, ("carried(event.factor, batching, rounding=share)", "carried(event.factor, batching)")
+    )

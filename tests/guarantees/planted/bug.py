@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from dataclasses import dataclass
 from textwrap import dedent
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,38 +46,38 @@ def wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
 def rewrite(function: Callable[..., Any], *changes: tuple[str, str]) -> None:
     """Run another text in the place of a function's, for everybody who holds the function.
 
-    changes: what is replaced, which must come exactly once in the function's text, and by what.
+    changes: what is replaced, and by what. It must come exactly once: in the function's text or, where it was moved out
+        of that, in the text of another function of the same file.
     """
-    function = inspect.unwrap(function)
-    source = dedent(inspect.getsource(function))
+    edited: dict[Callable[..., Any], str] = {}
     for old, new in changes:
-        assert source.count(old) == 1, f"{source.count(old)} times: {old}"
-        source = source.replace(old, new)
-    module = compile(source, "planted", "exec", flags=function.__code__.co_flags & _FUTURE, dont_inherit=True)
-    (function.__code__,) = (code for code in _codes(module) if code.co_name == function.__name__)
-
-
-def define(module: ModuleType, name: str, *changes: tuple[str, str]) -> None:
-    """Give one of a module's names what another text of its definition says; what was made of the old one stays.
-
-    changes: as of `rewrite`.
-    """
-    whole = inspect.getsource(module)
-    assigned = [each for each in ast.parse(whole).body if isinstance(each, (ast.Assign, ast.AnnAssign))]
-    (source,) = [
-        ast.get_source_segment(whole, each) or ""
-        for each in assigned
-        if name in {ast.unparse(target) for target in getattr(each, "targets", None) or [each.target]}  # type: ignore[union-attr]
-    ]
-    for old, new in changes:
-        assert source.count(old) == 1, f"{source.count(old)} times: {old}"
-        source = source.replace(old, new)
-    exec(compile(source, "planted", "exec"), vars(module))
+        holder = _holder(inspect.unwrap(function), old)
+        edited[holder] = edited.get(holder, _source(holder)).replace(old, new)
+    for holder, source in edited.items():
+        module = compile(source, "planted", "exec", flags=holder.__code__.co_flags & _FUTURE, dont_inherit=True)
+        (holder.__code__,) = (code for code in _codes(module) if code.co_name == holder.__name__)
 
 
 _FUTURE = 0x1000000  # `from __future__ import annotations`
 
 
+def _holder(function: Callable[..., Any], quote: str) -> Callable[..., Any]:
+    """Return the function whose text has the quote: this one, or another one of its file."""
+    if _source(function).count(quote) == 1:
+        return function
+    module = inspect.getmodule(function)
+    owners = [module, *(kind for kind in vars(module).values() if inspect.isclass(kind))]
+    members = [inspect.unwrap(member) for owner in owners for member in vars(owner).values() if callable(member)]
+    functions = {member for member in members if inspect.isfunction(member) and inspect.getmodule(member) is module}
+    holders = [other for other in functions if _source(other).count(quote) == 1]
+    assert len(holders) == 1, f"{_source(function).count(quote)} times, and in {len(holders)} other functions: {quote}"
+    return holders[0]
+
+
+def _source(function: Callable[..., Any]) -> str:
+    return dedent(inspect.getsource(function))
+
+
 def _codes(module: CodeType) -> Iterator[CodeType]:
     """Yield the functions at the top of a module's code."""
-    yield from (each for each in module.co_consts if isinstance(each, CodeType))
+    yield from (code for code in module.co_consts if isinstance(code, CodeType))

@@ -17,14 +17,6 @@ def a_copy_among_segments_of_another_time() -> None:
     rewrite(segment_copying.copy, ("there - names or ", ""))
 
 
-@bug(f"{_FURTHER}[mark]")
-def a_copy_beside_a_mark_of_another_time() -> None:
-    """The mark says that the database has lost what it never had, or that it has lost nothing."""
-    from service.store import segment_copying
-
-    rewrite(segment_copying.copy, (" or marked not in (None, mark)", ""))
-
-
 @bug(f"{_COPYING}::test_a_copy_that_was_stopped_while_it_wrote_is_made_whole")
 def a_copy_that_leaves_half_a_file() -> None:
     """The segment is damaged where the service reads it from now on, and the source may be deleted."""
@@ -49,14 +41,6 @@ def a_check_of_what_was_read_before() -> None:
     rewrite(SegmentFiles.check, ("self._checked.pop((log, name), None)\n", "pass\n"))
 
 
-@bug(f"{_FILES}::test_files_of_records_are_their_owners_alone")
-def notes_that_everybody_may_read() -> None:
-    """Other users of the machine read how far streams are."""
-    from service.store.segment_files import SegmentFiles
-
-    rewrite(SegmentFiles.put_note, ("new.touch(mode=0o600)", "pass"))
-
-
 @bug(f"{_OBJECTS}::test_another_machine_reads_what_was_written_and_finds_it_gone")
 def copies_that_everybody_may_read() -> None:
     """Other users of the machine read records."""
@@ -65,28 +49,12 @@ def copies_that_everybody_may_read() -> None:
     rewrite(SegmentObjects._new_copy, ("os.fchmod(file.fileno(), 0o600)", "pass"))
 
 
-@bug(f"{_OBJECTS}::test_copies_go_when_they_are_old_or_too_many")
-def copies_that_take_more_room_than_they_may() -> None:
-    """The disk is full by one segment more than the limit says."""
-    from service.store.segment_objects import SegmentObjects
-
-    rewrite(SegmentObjects._fetch, ('content.meta["size"]', "0"))
-
-
 @bug(f"{_OBJECTS}::test_copies_are_swept_again_after_an_error")
 def copies_that_stay_after_an_error() -> None:
     """Bytes of erased records stay on a machine where a file could once not be deleted."""
     from service.store.segment_objects import SegmentObjects
 
     rewrite(SegmentObjects.sweep_copies, ("suppress(OSError)", "suppress(KeyError)"))
-
-
-@bug("tests/test_cli.py::test_segments_are_copied_to_a_store_that_was_tried")
-def segments_that_are_copied_to_a_store_that_nobody_tried() -> None:
-    """All records go to a store in which marks can be overwritten."""
-    from service import cli
-
-    rewrite(cli.copy_segments, ("files[1].probe()", "files[0].probe()"))
 
 
 _DUMPS = "tests/test_cli.py::test_a_command_that_reads_records_leaves_no_crash_dumps"
@@ -98,11 +66,3 @@ def records_in_the_dump_of_a_worker_that_crashed() -> None:
     from service import cli
 
     rewrite(cli.worker, ("leave_no_crash_dumps()", "pass"))
-
-
-@bug(f"{_DUMPS}[segments copy here there]")
-def records_in_the_dump_of_a_copy_that_crashed() -> None:
-    """Somebody who looks through old files of a machine finds what people have sent."""
-    from service import cli
-
-    rewrite(cli.copy_segments, ("leave_no_crash_dumps()", "pass"))

@@ -23,28 +23,12 @@ def a_refusal_that_nobody_pays_for() -> None:
     rewrite(Fitting.step, ("if not releases:", "if True:"))
 
 
-@bug("tests/worker/test_refused_fits.py::test_with_ticks_they_are_seen_at_one")
-def a_publication_that_goes_on_after_a_refused_fit() -> None:
-    """Its next step has no chain to start from."""
-    from service.publishing import commit
-
-    rewrite(commit.commit, ("if step.halts is not None:", "if False:"))
-
-
 @bug(f"{_FITS}::test_it_knows_no_server_and_no_key")
 def a_fit_that_knows_the_database() -> None:
     """An attacker who takes over a fit reads every stream."""
     from service.worker import fits
 
     rewrite(fits._started, ('if not name.startswith("PERENNIAL_")', ""))
-
-
-@bug(f"{_FITS}::test_short_steps_never_wait_for_long_ones")
-def a_long_fit_among_the_short_ones() -> None:
-    """Two long fits and a third one, and nothing else is published for as long as they take."""
-    from service.worker.publisher import Publisher
-
-    wrap(Publisher, "_takes", lambda _true, _publisher, _seconds: True)
 
 
 @bug("tests/worker/test_due_fits.py::test_that_it_has_ended_is_not_seen_before_its_tick")
@@ -55,14 +39,6 @@ def a_fit_whose_end_is_shown() -> None:
     from service.store import due_fits
 
     due_fits.IS_FITTING = false()
-
-
-@bug("tests/learning/test_sums.py::test_a_fit_has_the_same_bytes_in_whatever_order_its_blocks_are_added[softmax-3]")
-def blocks_whose_sums_are_rounded() -> None:
-    """Sums of doubles: a fit is another one on more machines."""
-    from service.learning import sums
-
-    wrap(sums, "_rounded", lambda true, values, exponent: tuple(map(float, true(values, exponent))))
 
 
 @bug("tests/learning/test_sums.py::test_the_gradient_at_a_fit_is_as_short_as_promised[30000-8192-0.01-logistic-2]")
@@ -81,15 +57,6 @@ def a_fit_whose_records_change_while_it_reads() -> None:
     rewrite(LocatedBlocks._locate_again, ("again.erased != self._located.erased", "False"))
 
 
-@bug("tests/store/objects/test_segment_objects.py::test_copies_on_a_machine_with_a_dask_worker_alone_go_too")
-def copies_that_a_dask_worker_leaves() -> None:
-    """Records that are erased later stay on a machine that once had a part in a fit."""
-    from service.store import segment_places
-    from service.worker import dask_blocks
-
-    dask_blocks.open_elsewhere = segment_places.open_described
-
-
 @bug("tests/worker/test_dask_blocks.py::test_a_fit_has_the_same_bytes_on_dask_and_in_process")
 def blocks_that_are_added_twice() -> None:
     """A record counts as often as its block is answered: on the Dask cluster, and once more in the process."""
@@ -104,14 +71,6 @@ def erased_records_that_a_fit_reads_if_it_begins_among_them() -> None:
     from service.store import segments
 
     rewrite(segments.located, ("(max(start, low), min(stop, high))", "(low, min(stop, high))"))
-
-
-@bug("tests/worker/test_large_fits.py::test_blocks_hold_the_records_of_their_range")
-def an_erased_record_at_the_edge_of_a_block() -> None:
-    """The last record of an erased range is fitted where it is the first of a block."""
-    from service.publishing import blocks
-
-    rewrite(blocks.part_of, ("high > start)", "high > start + 1)"))
 
 
 @bug("tests/worker/test_units.py::test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern")
@@ -156,38 +115,6 @@ def labels_that_are_asked_for_of_other_records() -> None:
     rewrite(prepared.prepare, ("asks=tuple(start + each for each in step.asks)", "asks=step.asks"))
 
 
-@bug(f"{_PREPARED}::test_the_next_step_is_due_where_the_last_one_came_to[more0-expected0]")
-def records_that_a_step_did_not_come_to_and_nobody_takes() -> None:
-    """A step that ends early is taken for one that took all records."""
-    from service.publishing import prepared
-
-    rewrite(prepared.prepare, ("position if step.reached is None else step.reached", "position"))
-
-
-@bug(f"{_PREPARED}::test_the_next_step_is_due_where_the_last_one_came_to[more1-expected1]")
-def labels_that_are_waited_for_until_more_records_come() -> None:
-    """The step that learns from labels is due with the next batch."""
-    from service.publishing import prepared
-
-    rewrite(prepared.prepare, ("reached if step.awaits else ", ""))
-
-
-@bug(f"{_PREPARED}::test_a_step_is_unpacked_as_it_was_packed[finishes]")
-def a_parked_step_that_forgets_that_it_is_the_last() -> None:
-    """A publication that has released all reserves its cap on every record for ever."""
-    from service.publishing import prepared
-
-    rewrite(prepared.unpacked, ('step.setdefault("finishes", False)', 'step["finishes"] = False'))
-
-
-@bug(f"{_PREPARED}::test_a_step_is_unpacked_as_it_was_packed[finishes]")
-def a_publication_that_never_ends() -> None:
-    """It has released all, and goes on to reserve its cap on every record."""
-    from service.publishing import prepared
-
-    rewrite(prepared.prepare, ("finishes=step.finishes", "finishes=False"))
-
-
 @bug(f"{_PREPARED}::test_each_step_goes_on_from_what_the_one_before_it_left")
 def parts_of_a_memory_that_stay_as_they_were() -> None:
     """A step that follows on a parked one takes back noise that was never drawn."""
@@ -204,14 +131,6 @@ def a_halt_that_passes_records_over() -> None:
     rewrite(prepared.halting, ("position=publication.position", "position=publication.due"))
 
 
-@bug("tests/learning/test_sums.py::test_a_gradient_in_doubles_is_none_in_single_precision_that_is_remembered")
-def a_certificate_that_is_remembered_from_single_precision() -> None:
-    """The same: the search looked at the point roughly before."""
-    from service.learning.sums import SummedObjective
-
-    rewrite(SummedObjective.evaluate, ("point = roughly, ", "point = True, "))
-
-
 _FOR_ITS_SLOTS = "tests/learning/test_sums.py::test_a_fit_is_certified_for_as_many_slots_as_its_noise_reckons_with"
 
 
@@ -223,36 +142,9 @@ def a_certificate_for_half_the_slots() -> None:
     rewrite(Exact.solve, ("_accuracy(setting, records)", "_accuracy(setting, max(1, records // 2))"))
 
 
-@bug(_FOR_ITS_SLOTS)
-def a_certificate_of_blocks_for_half_the_slots() -> None:
-    """The same, of a fit whose records are read block by block."""
-    from service.learning import solvers
-
-    rewrite(solvers.exact_of_blocks, ("_accuracy(setting, records)", "_accuracy(setting, max(1, records // 2))"))
-
-
 @bug(f"{ACTIVE}::test_a_release_states_the_coin_and_the_noise_of_its_own_batch")
 def a_later_step_that_states_the_first_coin() -> None:
     """Another threshold is taken to recompute what a record lost by a coin."""
     from service.mechanisms.active_learning.mechanism import ActiveLearning
 
     rewrite(ActiveLearning._learnt, ("self._perturbation(update)", "self._perturbation(1)"))
-
-
-@bug(f"{ACTIVE}::test_coins_are_tossed_to_the_end_of_a_window_and_no_farther")
-def coins_of_two_windows_at_once() -> None:
-    """The second window is selected from by the model before the first one's update."""
-    from service.mechanisms.active_learning.mechanism import ActiveLearning
-
-    rewrite(ActiveLearning.taken_at, ("next_time(due - 1)", "next_time(due)"))
-
-
-@bug("tests/mechanisms/test_configuration.py::test_no_momentum_is_no_momentum")
-def no_momentum_that_is_the_usual_one() -> None:
-    """A setting of 0 is taken for one that is left out."""
-    from service.learners import noisy_gradient_descent
-
-    rewrite(
-        noisy_gradient_descent._build,
-        ("0.9 if settings.momentum is None else settings.momentum", "settings.momentum or 0.9"),
-    )

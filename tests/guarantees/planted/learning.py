@@ -134,12 +134,6 @@ def half_the_noise_in_windows() -> None:
     _halved(sufficient_statistics.correlated)
 
 
-@bug(f"{AUDIT}[lifelong gaussian]")
-def half_the_noise_of_tasks() -> None:
-    """The same."""
-    half_the_noise_in_windows()
-
-
 @bug(f"{_ENCODER}::test_neighbours_never_move_a_sum_further")
 def gradients_that_are_clipped_together() -> None:
     """The mean of a batch is clipped, as one would without private records."""
@@ -150,23 +144,6 @@ def gradients_that_are_clipped_together() -> None:
         return total * min(1.0, n * self.clip / max(np.linalg.norm(total), 1e-300))
 
     wrap(EncoderPass, "summed", summed)
-
-
-@bug(f"{_ENCODER}::test_a_plan_reckons_with_the_gradients_that_one_record_takes")
-def an_encoder_whose_gradients_no_plan_reckons_with() -> None:
-    """They take hundreds of megabytes as soon as one record is there: without memory for them its fit dies."""
-    from service.mechanisms.lifelong.encoder_pass import EncoderPass
-
-    EncoderPass.numbers = property(lambda _: 0)  # type: ignore[assignment,method-assign]
-
-
-@bug("tests/mechanisms/test_memory.py::test_a_plan_reckons_with_what_is_as_long_as_the_weights")
-def a_search_that_no_plan_reckons_with() -> None:
-    """Without records a fit returns at once; with one it remembers steps, which are as long as the weights."""
-    from service.mechanisms.scheduled.mechanism import Scheduled
-    from service.mechanisms.timing import Workspace
-
-    Scheduled.workspace = property(lambda _: Workspace())  # type: ignore[assignment,method-assign]
 
 
 @bug(f"{_ENCODER}::test_each_batch_has_a_step_of_its_own_and_slots_keep_their_batch")
@@ -248,12 +225,6 @@ def a_sample_that_is_counted_twice() -> None:
     wrap(output_perturbation, "epsilon_of_sample", twice)
 
 
-@bug(f"{_SAMPLED}::test_the_noise_of_a_sample_is_for_its_own_size_and_costs_all_slots_the_charge[exact]")
-def a_sample_that_is_counted_twice_in_a_charge() -> None:
-    """The same, as the ledger sees it."""
-    a_sample_that_is_counted_twice()
-
-
 @bug(f"{_SAMPLED}::test_each_slot_is_drawn_as_often_as_any_other_whether_it_is_empty_or_not[at once]")
 def a_sample_of_the_records_that_are_there() -> None:
     """An empty slot is never drawn: the last record of a range would always be."""
@@ -296,49 +267,12 @@ def what_a_sample_may_spend_to_the_nearest_double() -> None:
     wrap(sampling, "epsilon_of_sample", nearest)
 
 
-@bug("tests/learning/test_sums.py::test_no_record_ends_a_fit_that_starts_where_single_precision_overflows[1e+37-100.0]")
-def sums_that_single_precision_can_not_hold() -> None:
-    """A fit of blocks that ends, and a publication that halts, because of one record that points along the model."""
-    from service.learning import sums
-
-    rewrite(sums._rounded, ("np.where(np.isfinite(whole), whole, _BEYOND)", "whole"))
-
-
 @bug("tests/learning/test_constraint_sets.py::test_a_projection_is_the_nearest_point_of_the_set[simplex]")
 def a_projection_from_too_far_away() -> None:
     """It ends a step of which the noise is drawn, for some noise and not for other; then it is drawn once more."""
     from service.learning import constraint_sets
 
     rewrite(constraint_sets._left, ("values - values.max()", "values"))
-
-
-@bug("tests/learners/test_linear.py::test_no_record_makes_a_fit_need_more_memory_than_its_plan_says[long and empty]")
-def a_very_long_record_that_is_copied_with_all_others() -> None:
-    """A fit that was planned to fit into memory is killed, twice, and its publication halts, because of one record."""
-    from service.learners.linear import Linear
-
-    rewrite(Linear.entering, ("own=entering is not records", "own=False"))
-
-
-@bug(
-    "tests/learning/test_solvers.py::"
-    "test_records_alike_of_which_single_precision_makes_a_singular_matrix_do_not_end_a_fit"
-)
-def a_singular_matrix_that_ends_a_fit() -> None:
-    """A fit that ends, and a publication that halts, because of one record among others that are all alike."""
-    from service.learning.newton import Preconditioner
-
-    rewrite(Preconditioner.__init__, ("suppress(np.linalg.LinAlgError)", "suppress()"))
-
-
-@bug(
-    "tests/learning/test_solvers.py::test_a_preconditioner_that_is_not_positive_definite_does_not_end_a_fit[0.0]",
-)
-def a_preconditioner_that_divides_by_nothing() -> None:
-    """A fit that ends, and a publication that halts, because of one record among others of a few kinds."""
-    from service.learning.newton import Preconditioner
-
-    rewrite(Preconditioner.applied, ("> 0.0", "is not None"))
 
 
 _CERTIFIED = "tests/learning/test_solvers.py::test_a_point_that_nothing_certifies_is_no_result"
@@ -350,14 +284,6 @@ def a_search_whose_last_point_is_taken_for_the_minimiser() -> None:
     from service.learning import newton
 
     rewrite(newton.minimize, ("sizes.append(norm(at.gradient))\n    return None", "pass\n    return at.weights"))
-
-
-@bug(f"{_CERTIFIED}[1]")
-def a_descent_that_does_not_arrive() -> None:
-    """The same, where a machine computes otherwise than the error bound says."""
-    from service.learning import solvers
-
-    rewrite(solvers._descend, ('raise Inaccurate("this', 'return weights\n    raise Inaccurate("this'))
 
 
 @bug("tests/learning/test_records.py::test_records_of_units_say_what_part_of_which_unit_each_is")

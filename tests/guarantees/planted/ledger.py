@@ -89,22 +89,6 @@ def a_budget_in_rho_whose_pure_charges_are_half_squares() -> None:
     )
 
 
-@bug("tests/api/test_budget_in_rho.py::test_a_publication_is_never_shown_above_its_own_cap[promise0-records]")
-def a_publication_in_rho_shown_above_its_cap() -> None:
-    """A publication is shown with the ε that its ρ implies at the stream's δ."""
-    from service.privacy.accounting.budget import Budget
-
-    rewrite(Budget.shown, ("(self.implied(loss) if alone is None else alone)", "self.implied(loss)"))
-
-
-@bug("tests/privacy/test_zcdp_budget.py::test_a_gaussian_publication_keeps_its_promise_whenever_it_is_stopped")
-def a_stopped_publication_in_rho_that_keeps_what_it_has_charged() -> None:
-    """A Gaussian publication that was stopped is shown to reserve the ε that its charges so far imply."""
-    from service.privacy.accounting.composition import ZcdpComponent
-
-    rewrite(ZcdpComponent.held_alone, ("self.currency is Currency.ZCDP", "False"))
-
-
 @bug("tests/api/test_unit_publications.py::test_no_unit_has_spent_more_than_is_said_of_all[gaussian]")
 def a_unit_that_has_spent_what_one_of_its_records_has() -> None:
     """A stream with units is shown with what the worst record has spent, wherever the others of its unit are."""
@@ -154,14 +138,6 @@ def a_budget_in_rho_that_misses_a_range() -> None:
     rewrite(spending.count, ("for low, high, amount in new:", "for low, high, amount in new[-1:]:"))
 
 
-@bug("tests/store/test_spending.py::test_more_ranges_than_anybody_reads_are_told_as_at_most")
-def an_outline_without_end() -> None:
-    """The summary of a stream grows with every charge."""
-    from service.ledger import spending
-
-    rewrite(spending.grain_to, ("grain *= 2", "return grain"))
-
-
 @bug("tests/store/test_verify.py::test_a_publication_that_was_changed_stays_so_when_it_ends")
 def an_end_that_mends_a_seal() -> None:
     """An attacker who changed a publication has it sealed anew by stopping it."""
@@ -196,17 +172,6 @@ def a_mark_that_may_be_unreadable() -> None:
     from service.ledger import high_water_mark
 
     rewrite(high_water_mark.compare, ("if stored[stream.log] is not None:", "if False:"))
-
-
-_UNREADABLE = "tests/worker/test_restored.py::test_what_can_not_be_read_is_no_leave_to_publish"
-
-
-@bug(f'{_UNREADABLE}[{{"records": 0, "erasures": 0, "charges": 0, "head": null, "newer": 0}}]')
-def a_mark_of_a_newer_version_that_ends_who_reads_it() -> None:
-    """A mark with a name that nobody knows stops all streams, where it ought to stop its own."""
-    from service.ledger import high_water_mark
-
-    rewrite(high_water_mark._mark, (" <= known.keys()", ""))
 
 
 @bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
@@ -249,22 +214,6 @@ def an_evaluation_that_ends_gives_back_what_it_spent() -> None:
     from service.ledger import reservations
 
     rewrite(reservations.refused, ("kept_stairs(connection, stream.id, slots)", "[(0, PrivacyLoss())]"))
-
-
-@bug("tests/store/test_spending.py::test_each_kind_of_slots_holds_the_whole_budget_by_itself")
-def a_bound_that_counts_both_kinds_of_slots() -> None:
-    """The tighter bound on a record counts publications that never read it."""
-    from service.ledger import reservations
-
-    rewrite(reservations._tighter, ("each.slots != slots", "False"))
-
-
-@bug("tests/store/test_spending.py::test_each_kind_of_slots_holds_the_whole_budget_by_itself")
-def a_bound_that_leaves_evaluations_out() -> None:
-    """The tighter bound is that of training slots, where evaluations may have cost a record more."""
-    from service.ledger import reservations
-
-    rewrite(reservations.tighter, ("evaluated is None", "True"))
 
 
 @bug("tests/store/test_spending.py::test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent")
@@ -345,14 +294,6 @@ def a_unit_that_is_shown_what_is_not_confirmed() -> None:
     from service.ledger import spending
 
     rewrite(spending.of_unit, ("charged += charged_rows.unconfirmed(connection, stream, start, stop)", "pass"))
-
-
-@bug(_SPENDING)
-def a_unit_that_is_not_shown_what_its_last_slot_paid() -> None:
-    """Charges that begin at the last slot are left out of what its unit has spent."""
-    from service.ledger import spending
-
-    rewrite(spending.of_unit, ("max(slots[-1] + 1, lost.before)", "max(slots[-1], lost.before)"))
 
 
 @bug(_SPENDING)

@@ -9,8 +9,6 @@ from tests.guarantees.planted.bug import bug, rewrite, wrap
 _SEALING = "tests/worker/test_sealing.py"
 _DEAD = "tests/worker/test_dead_letters.py"
 _ANOTHER = "tests/log/test_appending.py::test_a_log_that_is_not_the_one_that_was_numbered_is_told"
-_READING = "tests/log/test_reading.py"
-_PRIMARIES = "tests/log/test_primaries.py"
 _APPENDING, _IDEMPOTENCY = "tests/log/test_appending.py", "tests/api/test_records.py::TestIdempotency"
 
 
@@ -46,24 +44,6 @@ def numbers_that_are_given_away_again() -> None:
     _appending("tonumber(newest) > tonumber(found[5])", "false")
 
 
-@bug(f"{_APPENDING}::test_so_many_bytes_wait_and_no_more")
-def a_backlog_without_a_bound_in_bytes() -> None:
-    """Large batches fill the server's memory while no worker runs."""
-    _appending(" or (waiting > 0 and waiting + #payload > most_bytes)", "")
-
-
-@bug("tests/api/test_limits.py::test_a_full_backlog_refuses_and_stores_nothing")
-def a_backlog_without_a_bound_in_batches() -> None:
-    """Small batches fill the server's memory while no worker runs."""
-    _appending("redis.call('XLEN', entries) >= most_batches or ", "")
-
-
-@bug(f"{_APPENDING}::test_an_answer_is_remembered_for_a_day")
-def answers_that_are_remembered_for_ever() -> None:
-    """Each request with a key of its own leaves something in the server's memory."""
-    _appending("redis.call('PEXPIRE', remembered, day + half_day)", "")
-
-
 @bug(f"{_IDEMPOTENCY}::test_another_body_is_refused")
 def another_body_that_is_called_the_same() -> None:
     """A batch is said to be stored, and is not."""
@@ -84,17 +64,6 @@ def batches_that_are_synced_later() -> None:
     from service.log import appender
 
     wrap(appender, "require_durability", lambda *_: None)
-
-
-@bug(f"{_APPENDING}::test_a_server_that_syncs_late_is_given_nothing[appendonly-no]")
-def batches_that_are_never_on_disk() -> None:
-    """A log without its file counts as kept."""
-    from service.log import connection
-
-    rewrite(
-        connection.require_durability,
-        ('(settings.get("appendonly"), settings.get("appendfsync")) != ("yes", "always")', "False"),
-    )
 
 
 @bug(f"{_APPENDING}::test_a_server_that_syncs_late_is_given_nothing[no-appendfsync-on-rewrite-yes]")
@@ -140,28 +109,12 @@ def a_log_that_is_trimmed_too_far() -> None:
     wrap(reader, "following", beyond)
 
 
-@bug(f"{_ANOTHER}[older]")
-def an_older_log_that_is_gone_on_with() -> None:
-    """The batches after it get numbers that others have."""
-    from service.log import reader
-
-    rewrite(reader._lost, ("newest < position.sequence", "False"))
-
-
 @bug(f"{_ANOTHER}[made anew]")
 def another_log_that_is_gone_on_with() -> None:
     """A log that was made anew counts as the one before."""
     from service.log import Reader
 
     rewrite(Reader.check_each, ("of_log != log.encode()", "False"))
-
-
-@bug(f"{_ANOTHER}[emptied]")
-def batches_that_were_lost_before_they_were_numbered() -> None:
-    """Accepted batches are lost before they have numbers, and the reader goes on."""
-    from service.log import reader
-
-    rewrite(reader._lost, ("newest >= due and not after", "False"))
 
 
 @bug(f"{_ANOTHER}[cut]")
@@ -180,145 +133,6 @@ def a_damaged_batch_that_is_gone() -> None:
     wrap(Reader, "bury", lambda *_: None)
 
 
-@bug(f"{_PRIMARIES}::test_streams_are_on_all_primaries_and_each_batch_is_numbered_once[list]")
-def a_sealer_that_takes_streams_of_other_primaries() -> None:
-    """A worker looks for a stream's log on another primary, and halts the stream."""
-    from sqlalchemy import true
-
-    from service.store import changes
-    from service.worker import sealer
-
-    wrap(changes, "_has", lambda *_: true())
-    wrap(sealer, "is_on", lambda *_: True)
-
-
-@bug(f"{_PRIMARIES}::test_primaries_in_another_order_are_refused")
-def primaries_whose_order_nobody_holds() -> None:
-    """Streams are looked for on another primary than their own after a setting was written anew."""
-    from service.log.probe import _probe
-
-    rewrite(_probe, ("int(known) != primary.number", "False"))
-
-
-@bug(f"{_PRIMARIES}::test_a_reader_sees_what_came_before_it_looked_and_what_comes_later[cluster]")
-def batches_that_came_before_the_reader() -> None:
-    """Batches on a cluster wait for the next one before they are numbered."""
-    from service.log.cluster import ClusterReader
-
-    rewrite(ClusterReader.wait, ("self._changed |= positions.keys() - set(self._watched.values())", "pass"))
-
-
-@bug(f"{_READING}::test_a_batch_that_comes_between_reading_and_trimming_is_named[cluster]")
-def batches_that_came_beside_those_that_were_read() -> None:
-    """A batch on a cluster that comes while others are numbered waits for the next one."""
-    from service.log.cluster import ClusterReader
-
-    rewrite(ClusterReader.trim, ("changed=bool(left)", "changed=False"))
-
-
-@bug(f"{_READING}::test_a_server_that_remembers_fewer_logs_than_are_read_hides_nothing[cluster]")
-def changes_that_a_server_no_longer_remembers() -> None:
-    """Where more logs are read than a server remembers, a batch waits for the next one."""
-    from service.log.cluster import ClusterReader
-
-    rewrite(ClusterReader._track, ('"TRACKING", "ON"', '"TRACKING", "ON", "NOLOOP"'))
-
-
-@bug("tests/log/test_forgotten_moves.py::test_a_stream_with_a_second_open_log_is_not_moved[at a third place]")
-def a_stream_with_two_open_logs() -> None:
-    """A database that has forgotten a move is shown an old copy of the log."""
-    from service.worker import moving
-
-    rewrite(moving._was_switched, ('all(each.state()[0] != "open" for each in others)', "True"))
-
-
-_INTO = f"{_APPENDING}::test_a_log_moves_to_no_server_that_could_lose_it_and_into_none_that_takes_batches"
-_WAITED = f"{_APPENDING}::test_how_long_the_oldest_batch_has_waited_is_told_in_seconds"
-_OURS = f"{_APPENDING}::test_an_entry_that_nobody_of_ours_wrote_has_no_number"
-
-
-@bug(_INTO)
-def a_log_that_moves_to_a_server_that_may_lose_it() -> None:
-    """Answers of requests and dead letters are gone after the new server's machine lost power."""
-    from service.log import MovedLog
-
-    rewrite(MovedLog.prepare, ("require_durability(configuration)", "pass"))
-
-
-@bug(_INTO)
-def answers_that_are_copied_into_a_log_that_takes_batches() -> None:
-    """A command that hung puts an old answer in the place of a newer one."""
-    from service.log import MovedLog
-
-    rewrite(MovedLog._transact, (" or closed is None", ""))
-
-
-@bug(_WAITED)
-def a_lag_in_the_wrong_unit() -> None:
-    """An alarm about batches that wait rings always, or never."""
-    from service.log import appender
-
-    rewrite(appender._backlog, ("/ 1e3", "/ 1e6"))
-
-
-@bug(_WAITED)
-def a_backlog_below_nothing() -> None:
-    """A stream that was numbered meanwhile says that minus one batch waits."""
-    from service.log import appender
-
-    rewrite(appender._backlog, ("max(0, batches)", "batches"))
-
-
-@bug(f"{_OURS}[fields1-None]")
-def an_entry_without_records_that_has_a_number() -> None:
-    """Something that a tool wrote into the log halts its stream."""
-    from service.log import reader
-
-    rewrite(reader._entry, (' and b"batch" in fields', ""))
-
-
-@bug(f"{_OURS}[fields2-None]")
-def an_entry_with_a_number_that_no_column_holds() -> None:
-    """The sealer fails at it again and again, and numbers nothing more."""
-    from service.log import reader
-
-    rewrite(reader._entry, (" and len(sequence) < 19", ""))
-
-
-@bug(f"{_PRIMARIES}::test_primaries_in_another_order_are_refused")
-def primaries_whose_new_order_a_second_start_takes() -> None:
-    """A start that is refused writes the wrong numbers down, and the next one finds them right."""
-    from service.log.probe import _probe
-
-    rewrite(_probe, ("nx=True, ", ""))
-
-
-@bug(f"{_PRIMARIES}::test_primaries_after_one_that_is_away_are_looked_at")
-def primaries_after_one_that_is_away_that_nobody_looks_at() -> None:
-    """A service starts while one primary is away, and trusts the others whatever they are."""
-    from service.log import probe
-
-    rewrite(
-        probe, ("        except RedisError:\n            continue", "        except RedisError:\n            return")
-    )
-
-
-@bug(f"{_PRIMARIES}::test_primaries_are_known_though_nodes_that_were_named_are_away[cluster]")
-def nodes_of_a_cluster_that_nobody_remembers() -> None:
-    """The log counts as away since the one node that the setting names is."""
-    from service.log import ClusterPrimaries
-
-    rewrite(ClusterPrimaries.refresh, ("(*self._nodes, *(urlsplit(each.url) for each in self._every))", "self._nodes"))
-
-
-@bug("tests/log/test_commands.py::test_an_answer_that_is_due_after_another_is_not_waited_for_for_ever")
-def a_clock_that_runs_for_the_first_command_alone() -> None:
-    """Requests wait for ever for a server that hangs."""
-    from service.log.pipelined import PipelinedConnection
-
-    rewrite(PipelinedConnection._look, ("elif self._due:", "elif False:"))
-
-
 @bug(f"{_APPENDING}::test_a_log_goes_on_with_the_first_batch_that_is_not_numbered")
 def a_log_that_goes_on_with_what_has_numbers() -> None:
     """A stream that is resumed numbers its last batches a second time."""
@@ -327,22 +141,6 @@ def a_log_that_goes_on_with_what_has_numbers() -> None:
     trim = "redis.call('XTRIM', entries, 'MINID', '=', after)"
     assert appender._RESUME.count(trim) == 1
     appender._RESUME = appender._RESUME.replace(trim, "")
-
-
-@bug("tests/log/test_commands.py::test_all_others_on_a_lost_connection_are_told_where_one_waits_no_more")
-def a_request_that_was_given_up_and_keeps_others_waiting() -> None:
-    """Requests that share a lost connection with one whose client has gone wait for ever."""
-    from service.log.pipelined import PipelinedConnection
-
-    rewrite(PipelinedConnection.connection_lost, ("if not due.future.done():", "if True:"))
-
-
-@bug("tests/log/test_commands.py::test_a_connection_that_is_lost_at_once_keeps_nobody_waiting[_closed_by_the_server]")
-def a_connection_that_its_server_had_closed_before() -> None:
-    """The API sends a request over a closed connection, and its client waits until the time-out."""
-    from service.log.pipelined import PipelinedConnection
-
-    rewrite(PipelinedConnection.__init__, ("library._reader.at_eof() or ", ""))
 
 
 _STATELESS = f"{_APPENDING}::test_a_log_that_lost_its_state_goes_on_behind_what_it_holds"
@@ -360,15 +158,3 @@ def _resuming(old: str, new: str) -> None:
 def numbers_of_batches_that_come_twice() -> None:
     """A log that lost its state gives new batches the numbers of those that it holds, and its stream halts again."""
     _resuming("last and last[2] or sequence", "sequence")
-
-
-@bug(_STATELESS)
-def a_log_that_forgets_how_long_it_is() -> None:
-    """Less waits than is there, and the bound in bytes is passed."""
-    _resuming("string.format('%.0f', last[4] + #last[6])", "last[4]")
-
-
-@bug(_STATELESS)
-def a_log_that_counts_what_was_trimmed() -> None:
-    """A stream is refused as full although hardly anything waits."""
-    _resuming("'trimmed', first and first[4] or 0", "'trimmed', 0")

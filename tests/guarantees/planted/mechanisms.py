@@ -144,14 +144,6 @@ def steps_of_a_batch_in_the_same_place_of_their_run() -> None:
     rewrite(OnlineLeader.step, ("number + index", "number"))
 
 
-@bug(f"{_OF_A_BATCH}::test_parts_are_as_even_as_can_be_and_the_noise_is_for_the_longest")
-def noise_for_the_shortest_part_of_a_batch() -> None:
-    """Rounding errors are bounded for fewer gradients than the longest part has."""
-    from service.mechanisms.online_leader.mechanism import OnlineLeader
-
-    rewrite(OnlineLeader._noise, ("-(-self._batch // self.steps)", "self._batch // self.steps"))
-
-
 @bug(f"{_OF_A_BATCH}::test_a_unit_has_one_contribution_a_step_and_a_part_has_a_record")
 def several_steps_of_units() -> None:
     """A unit whose records are in several parts of a batch moves several sums, and is charged for one."""
@@ -224,44 +216,12 @@ def records_that_arrive_pay_nothing() -> None:
     wrap(LinearQueries, "step", step)
 
 
-@bug("tests/schedules/test_continual.py::test_it_is_the_algorithm_run_slot_by_slot")
-def updates_that_start_from_the_base() -> None:
-    """An update starts from the base and wastes what was learnt since."""
-    from service.schedules.continual import Continual
-
-    rewrite(Continual.fits, ("near = depth - 1 if depth else None", "near = 0 if depth else None"))
-
-
-@bug("tests/schedules/test_sliding_window.py::test_it_is_the_chain_rule_run_block_by_block")
-def buckets_that_start_from_the_oldest() -> None:
-    """A bucket is fitted near the largest one, not near the one before it."""
-    from service.schedules.sliding_window import SlidingWindow
-
-    rewrite(SlidingWindow.fits, ("near=depth - 1 if depth else None", "near=0 if depth else None"))
-
-
-@bug("tests/learning/test_intercept_scale.py::test_no_record_moves_sums_farther_than_is_said_whatever_the_scale")
-def sums_of_rows_measured_by_their_intercept() -> None:
-    """All of a row is divided by its intercept, which is as long as the rest of it at 1/√2 alone."""
-    from service.mechanisms.sufficient_statistics import Statistics
-
-    rewrite(Statistics.statistics, ("/ self._lengths", "/ (rows.bias or self.norm_bound)"))
-
-
 @bug("tests/learning/test_intercept_scale.py::test_no_row_is_longer_than_the_norm_bound")
 def a_row_with_an_intercept_on_top() -> None:
     """The intercept gets its share of the norm bound, and the features keep all of it."""
     from service.learning import records
 
     rewrite(records.row_scales, ("* (1.0 - 2.0**-40), intercept_scale", "* 0.0 + 1.0, intercept_scale"))
-
-
-@bug("tests/api/test_transfer.py::test_a_release_whose_weights_would_mean_something_else_is_refused")
-def a_release_of_other_rows_as_an_origin() -> None:
-    """A release is taken whatever its intercept_scale is."""
-    from service.mechanisms import transfer
-
-    rewrite(transfer.begun_at, ("learner.intercept_scale not in (None, scale)", "False"))
 
 
 _CANDIDATES = (
@@ -283,93 +243,12 @@ def candidates_whose_ridge_is_by_the_records() -> None:
     wrap(WindowModel, "advance", advance)
 
 
-@bug(_CANDIDATES)
-def candidates_whose_window_is_by_the_records() -> None:
-    """The last block alone where its records are long, as if that told a drift for nothing."""
-    from service.mechanisms.window_statistics.window_model import WindowModel
-
-    def advance(true: Any, self: Any, state: Any, records: Any, *others: Any) -> Any:
-        drifts = float(np.linalg.norm(records.x)) > 3.0 * len(records.y)
-        candidates = tuple(replace(each, blocks=1 if drifts else self.blocks) for each in self.candidates)
-        return true(replace(self, candidates=candidates), state, records, *others)
-
-    wrap(WindowModel, "advance", advance)
-
-
-@bug(
-    "tests/mechanisms/linear_queries/test_linear_queries.py::"
-    "test_an_instance_opens_only_where_all_of_it_can_be_paid[pure]"
-)
-def an_instance_whose_answer_nobody_can_pay() -> None:
-    """A threshold answers yes, and what it is to be closed by does not fit the cap."""
-    from service.mechanisms.linear_queries.mechanism import LinearQueries
-
-    rewrite(LinearQueries._next, ("spent + opening + answer", "spent + opening"))
-
-
 @bug("tests/mechanisms/test_sufficient_statistics.py::test_no_sum_is_longer_than_its_rounding_is_reckoned_for")
 def rounding_of_one_record_for_all() -> None:
     """Noise that later blocks take back is for sums as short as those of one record are."""
     from service.mechanisms.sufficient_statistics import Statistics
 
     rewrite(Statistics.perturbation, ("MARGIN * records * norm", "MARGIN * norm"))
-
-
-@bug(
-    "tests/mechanisms/online_leader/test_steps_of_a_batch.py::"
-    "test_parts_are_as_even_as_can_be_and_the_noise_is_for_the_longest"
-)
-def rounding_of_no_record_at_all() -> None:
-    """Noise that later steps take back is for sums that no record has a part in."""
-    from service.mechanisms.online_leader.online_gradient import OnlineGradient
-
-    rewrite(OnlineGradient.perturbation, ("MARGIN * records * self.longest + sensitivity", "sensitivity"))
-
-
-@bug(
-    "tests/mechanisms/active_learning/test_active_learning.py::"
-    "test_the_selected_slots_that_are_empty_are_named_with_what_is_asked_for[fixed_window]"
-)
-def empty_slots_of_the_last_piece_alone() -> None:
-    """People are asked for labels of slots that nothing can be shown of."""
-    from service.mechanisms.active_learning.mechanism import ActiveLearning
-
-    rewrite(ActiveLearning._tossed, ("empty += [", "empty = ["))
-
-
-@bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
-def labels_that_are_waited_for_as_long_as_one_person_has() -> None:
-    """A record whose label the first person does not give is learnt from without one."""
-    from service.publishing import commit
-
-    rewrite(commit._asked_for, ("labelling.seconds", "labelling.lease_seconds"))
-
-
-_LONGEST = "tests/mechanisms/test_timing.py::test_a_fit_is_planned_to_take_as_long_as_its_longest_part_and_every_pass"
-
-
-@bug(_LONGEST)
-def an_encoder_that_is_planned_to_take_no_time() -> None:
-    """Its release is late, and how late it is tells of its records."""
-    from service.mechanisms import timing
-
-    rewrite(timing.fit_cost, ("PRODUCTS_OF_A_SCORE), size.encoder)", "PRODUCTS_OF_A_SCORE), 0)"))
-
-
-@bug(_LONGEST)
-def a_fit_of_blocks_that_is_planned_as_if_it_read_once() -> None:
-    """The same: its records are read anew in each pass."""
-    from service.mechanisms import timing
-
-    rewrite(timing.fit_cost, ("MOST_PASSES_OF_BLOCKS if in_blocks", "MOST_PASSES if in_blocks"))
-
-
-@bug("tests/mechanisms/test_notes.py::test_of_several_kinds_of_fits_the_noisiest_is_named")
-def a_note_on_the_fit_with_the_least_noise() -> None:
-    """A plan says that noise is small, and most releases are noise."""
-    from service.mechanisms import notes
-
-    rewrite(notes._of_noise, ("max(ratios, key", "min(ratios, key"))
 
 
 _OF_BLOCKS = "tests/mechanisms/test_timing.py::test_only_what_is_proved_to_be_fitted_of_blocks_is_fitted_of_blocks"
@@ -389,11 +268,3 @@ def any_solver_for_blocks() -> None:
     from service.mechanisms.scheduled.mechanism import Scheduled
 
     rewrite(Scheduled.reads_blocks, ("learner.takes_blocks and ", ""))
-
-
-@bug(f"{ACTIVE}::test_what_does_not_fit_is_refused[mechanism.threshold-settings21-more21]")
-def a_falling_threshold_of_which_only_the_end_is_looked_at() -> None:
-    """Selection begins with a threshold beyond the longest record."""
-    from service.mechanisms.active_learning import family
-
-    rewrite(family._slab, ("(slab.at(1), slab.at(2**62))", "(slab.at(2**62),)"))

@@ -36,18 +36,6 @@ def half_the_noise() -> None:
     wrap(noise, "calibrate", lambda true, *a, **k: (law := true(*a, **k)) and replace(law, scale=law.scale / 2))
 
 
-@bug(f"{AUDIT}[scheduled_black_box gaussian]")
-def half_the_noise_of_every_run() -> None:
-    """The same."""
-    half_the_noise()
-
-
-@bug(f"{AUDIT}[improving_black_box gaussian]")
-def half_the_noise_of_ever_more_runs() -> None:
-    """The same."""
-    half_the_noise()
-
-
 @bug(f"{RELEASED}[continual-pure-logistic]")
 def a_third_too_little_noise() -> None:
     """The sampler draws less noise than the release states."""
@@ -225,17 +213,6 @@ def independent_noise_that_is_carried_on() -> None:
     from tests.privacy import test_several_records
 
     test_several_records.NOISES["independent"] = Blt.decaying(0.97)
-
-
-@bug(
-    "tests/privacy/test_several_records.py::"
-    "test_no_page_says_that_a_person_loses_m_times_as_much_under_carried_noise[mechanisms/lifelong.md]"
-)
-def a_person_who_loses_m_times_as_much_whatever_the_noise() -> None:
-    """The pages say mρ, as they once did, also where noise is carried on."""
-    from tests.docs import pages
-
-    wrap(pages, "page", lambda true, name: true(name).replace("mρ with independent noise", "mρ otherwise"))
 
 
 _ADMITTED = "tests/mechanisms/test_admission.py"

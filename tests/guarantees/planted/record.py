@@ -160,21 +160,6 @@ def an_erased_record_that_stays_answered() -> None:
     wrap(labels, "_set_aside", expire)
 
 
-@bug(f"{_LIKE_UNLABELLED}[before it is asked for]")
-def an_erased_record_that_is_handed_out() -> None:
-    """People are asked for the label of a slot that nobody can read any more."""
-    from sqlalchemy import update
-
-    from service.store import labels
-    from service.store.tables import label_requests as requests
-
-    def forget(true: Any, connection: Any, whose: Any, ranges: Any) -> None:
-        true(connection, whose, ranges)
-        connection.execute(update(requests).where(whose).values(leased_until=None))
-
-    wrap(labels, "_set_aside", forget)
-
-
 @bug(f"{_LIKE_UNLABELLED}[it came empty]")
 def a_slot_that_came_empty_and_is_handed_out() -> None:
     """A step that names none: whoever labels is shown what is not finite."""
@@ -267,35 +252,11 @@ def an_end_that_drops_what_others_have_drawn() -> None:
 
 
 @bug(_ENDING)
-def an_end_that_forgets_what_others_remember() -> None:
-    """Every publication halts at its next step."""
-    from service.store import parts
-
-    rewrite(parts.forget, (".where(table.c.publication_id == publication)", ""))
-
-
-@bug(_ENDING)
-def labels_that_go_with_those_of_another_publication() -> None:
-    """People's answers are lost that were not learnt from."""
-    from service.store import labels
-
-    rewrite(labels.forget, (".where(label_requests.c.publication_id == publication)", ""))
-
-
-@bug(_ENDING)
 def labels_that_count_for_every_publication() -> None:
     """A record of one stream is learnt with the label of another stream's."""
     from service.store import labels
 
     rewrite(labels.answers, ("label_requests.c.publication_id == publication,", ""))
-
-
-@bug(_ENDING)
-def labels_that_go_with_erased_records_of_another_stream() -> None:
-    """An erasure sets requests for the same numbers aside on every stream."""
-    from service.store import labels
-
-    rewrite(labels.erase, ("label_requests.c.publication_id.in_(mine)", "label_requests.c.publication_id > 0"))
 
 
 @bug(_ENDING)
@@ -327,32 +288,8 @@ def a_tick_that_charges_another_streams_ledger() -> None:
 
 
 @bug(f"{_OTHERS}::test_what_becomes_of_a_stream_changes_no_other")
-def an_end_of_one_publication_that_ends_all() -> None:
-    """A publication that stops takes all others with it."""
-    from service.store import publications
-
-    rewrite(publications.mark_ended, (".where(publications.c.id == publication.id)", ""))
-
-
-@bug(f"{_OTHERS}::test_what_becomes_of_a_stream_changes_no_other")
 def a_resumed_stream_that_moves_all() -> None:
     """An operator who resumes one stream moves the place from which all streams are read."""
     from service.store import numbering
 
     rewrite(numbering.resume, (".where(streams.c.id == stream.id)", ""))
-
-
-@bug(f"{_OTHERS}::test_what_becomes_of_a_stream_changes_no_other")
-def a_dead_letter_that_is_dropped_on_every_stream() -> None:
-    """An operator who drops a dead letter of one stream drops those of other streams too."""
-    from service.store import numbering
-
-    rewrite(numbering.drop_dead_letter, ("(dead_letters.c.stream_id == stream) & ", ""))
-
-
-@bug("tests/store/test_database.py::test_a_connection_that_is_cut_when_it_was_just_made_is_told[pipelined-transaction]")
-def connections_that_are_cut_when_they_were_just_made() -> None:
-    """A client is answered that the service is broken, and asks no more."""
-    from service.store.database import Database
-
-    rewrite(Database._connected, ("except InvalidRequestError as error:", "except ZeroDivisionError as error:"))

@@ -10,7 +10,6 @@ from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _SEALING = "tests/worker/test_sealing.py"
 _ERASING = "tests/worker/test_erasing.py"
-_PUBLISHING = "tests/worker/test_publishing.py"
 _RESTORED = "tests/worker/test_restored.py"
 _CRASH = f"{_SEALING}::test_a_crash_at_any_step_loses_and_doubles_nothing"
 _SHARING = "tests/worker/test_sharing.py"
@@ -32,28 +31,12 @@ def records_that_are_dropped_though_they_are_to_be_kept() -> None:
     rewrite(Sealer._drop_unneeded, ('stream.retention != "needed"', "False"))
 
 
-@bug(f"{_PUBLISHING}::test_needed_records_are_kept_and_only_those[needed]")
-def records_that_are_dropped_as_soon_as_they_are_read() -> None:
-    """The next fit of a window finds half of its records."""
-    from service.worker import sealer
-
-    wrap(sealer, "needs", lambda _true, _schema, _configuration, position: position)
-
-
 @bug(f"{_SEALING}::test_a_batch_lost_in_the_middle_halts_the_stream")
 def numbers_that_go_on_after_a_gap() -> None:
     """A batch that the log lost is not missed."""
     from service.worker.sealer import Sealer
 
     rewrite(Sealer._seal, ("entry.sequence not in (None, due)", "False"))
-
-
-@bug("tests/worker/test_lost_log.py::test_what_came_before_a_lost_batch_is_numbered_and_numbering_goes_on_behind_it")
-def a_gap_that_nobody_gets_past() -> None:
-    """Batches before a lost one are never numbered, and the stream halts again however often it is resumed."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._seal, ("if sealed or dead:", "if False:"))
 
 
 @bug("tests/worker/test_lost_log.py::test_a_resume_that_comes_after_another_halt_is_refused")
@@ -94,14 +77,6 @@ def what_a_crash_left_is_not_swept() -> None:
     wrap(Sealer, "_sweep", lambda *_: None)
 
 
-@bug(f"{_SEALING}::test_what_a_crash_left_in_the_log_is_trimmed_at_once")
-def a_log_that_the_next_sealer_does_not_trim() -> None:
-    """Batches that were numbered before a crash stay in the log for ever."""
-    from service.log import Reader
-
-    rewrite(Reader.go_on, ("position.sequence:", "False:"))
-
-
 @bug(f"{_RESTORED}::test_an_older_numbering_is_told_by_the_log_alone")
 def a_log_that_a_new_sealer_does_not_look_at() -> None:
     """Files are swept that an older record does not know, and the log does."""
@@ -124,14 +99,6 @@ def newer_segments_that_an_older_record_sweeps() -> None:
     from service.worker.sealer import Sealer
 
     rewrite(Sealer._take_over, ("sealing.keys() & older.keys()", "()"))
-
-
-@bug(f"{_SEALING}::test_a_sealer_that_lost_its_lease_commits_nothing")
-def a_stream_that_an_overtaken_sealer_halts() -> None:
-    """A sealer that was overtaken misses what its successor trimmed, and stops the stream."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._guard, ("leases.check(connection, lease)\n", "pass\n"))
 
 
 @bug(f"{_ERASING}::test_a_halted_streams_log_forgets_what_is_numbered")
@@ -158,28 +125,12 @@ def the_last_erased_record_keeps_its_bytes() -> None:
     rewrite(Sealer._delete_erased, ("[low : max(low, high)] = 0", "[low : max(low, high - 1)] = 0"))
 
 
-@bug(f"{_SEALING}::test_every_segment_that_comes_or_goes_is_in_the_sum[erased]")
-def segments_of_another_stream_that_are_replaced() -> None:
-    """Segments of all streams that begin at the same record go when one of them is written anew."""
-    from service.store import segments
-
-    rewrite(segments.replace, ("segments.c.stream_id == stream.id, ", ""))
-
-
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
 def erasures_that_another_streams_sealer_calls_done() -> None:
     """The first sealer that deletes bytes of its own stream marks those of all streams as deleted."""
     from service.store import segments
 
     rewrite(segments.undeleted_erasures, ("erasures.c.stream_id == stream, ", ""))
-
-
-@bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
-def erasures_of_which_the_first_alone_is_made() -> None:
-    """Bytes of the others are called deleted, and stay."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._delete_erased, ("in waiting:\n            touched", "in waiting[:1]:\n            touched"))
 
 
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
@@ -232,69 +183,12 @@ def files_that_a_halted_stream_sweeps() -> None:
     rewrite(Sealer._delete_erased, ("stream.halted is not None and self._orphans(stream)", "False"))
 
 
-@bug("tests/worker/test_handover.py::test_leases_are_renewed_again_after_the_database_refused_writes")
-def leases_that_nobody_renews_after_an_error() -> None:
-    """One refused write, and every long fit loses its lease."""
-    from service.worker.leases import LeaseKeeper
-
-    rewrite(
-        LeaseKeeper._renew,
-        ("            continue\n        with self._lock", "            return\n        with self._lock"),
-    )
-
-
-@bug("tests/worker/test_handover.py::test_a_slow_commit_costs_no_other_lease")
-def leases_that_wait_for_each_other() -> None:
-    """A slow commit costs all leases of its worker."""
-    from service.store import leases
-
-    leases._RENEW = text(leases._RENEW.text.replace("FOR UPDATE OF leases SKIP LOCKED", ""))
-
-
-@bug(f"{_SHARING}::test_of_a_dead_worker_all_streams_are_taken_over_together")
-def a_dead_workers_streams_that_nobody_takes_over() -> None:
-    """Streams are taken that were given back, not those whose lease ran out."""
-    from service.store import leases
-
-    rewrite(
-        leases.is_free,
-        (
-            "leases.c.expires_at <= now - timedelta(seconds=since)",
-            "leases.c.owner.is_(None) & (leases.c.expires_at <= now - timedelta(seconds=since))",
-        ),
-    )
-
-
 @bug(f"{_SHARING}::test_two_workers_that_take_at_once_take_no_stream_twice")
 def a_lease_that_two_take_at_once() -> None:
     """The second to come takes what the first has taken just now."""
     from service.store import leases
 
     rewrite(leases._taking, (".with_for_update(skip_locked=True)", ""))
-
-
-@bug(f"{_SHARING}::test_workers_share_streams_fairly")
-def a_worker_that_gives_nothing_back() -> None:
-    """The first worker numbers everything, for ever."""
-    from service.worker.share import Share
-
-    wrap(Share, "surplus", lambda *_: 0)
-
-
-@bug(f"{_SHARING}::test_a_stream_that_nobody_takes_is_anybodys")
-def a_stream_that_is_left_to_who_fails_at_it() -> None:
-    """It waits for a worker that can't number it."""
-    from service.worker.share import Share
-
-    rewrite(Share.take, ("there.long_free", "False"))
-
-
-@bug(f"{_SHARING}::test_a_new_stream_is_heard_of")
-def a_new_stream_that_is_not_told_of() -> None:
-    """It waits for the next look."""
-    from service.store import streams
-
-    streams.notify = lambda *_: None  # type: ignore[assignment]
 
 
 @bug("tests/worker/test_handover.py::test_who_lost_the_lease_deletes_nothing_that_its_successor_wrote")
@@ -317,25 +211,6 @@ def records_that_are_dropped_once_the_first_publication_has_read_them() -> None:
     rewrite(retention.drop_unneeded, ("min(needed.values()", "max(needed.values()"))
 
 
-@bug("tests/worker/test_handover.py::test_a_lease_that_another_took_counts_as_held_no_more")
-def a_lost_lease_that_counts_as_held() -> None:
-    """A worker that the others count no more never takes its share again."""
-    from service.worker.leases import LeaseKeeper
-
-    rewrite(LeaseKeeper._renew, ("del self._held[lease.resource]", "pass"))
-
-
-@bug(
-    "tests/worker/test_handover.py::"
-    "test_a_stream_that_moved_while_its_lease_was_taken_is_left_to_the_sealer_of_its_new_primary"
-)
-def leases_of_streams_that_are_elsewhere() -> None:
-    """A worker keeps the lease of a stream that has moved, so that no worker numbers its batches."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._read, ("self._keeper.drop(*mine.values())", "pass"))
-
-
 @bug("tests/worker/test_dropping.py::test_what_the_last_of_several_publications_needs_is_kept")
 def a_segment_that_is_dropped_though_its_last_records_are_needed() -> None:
     """A publication that is in the middle of a segment misses the rest of it."""
@@ -355,36 +230,26 @@ def a_lost_lease_that_is_renewed() -> None:
     leases._RENEW = text(str(leases._RENEW).replace("AND leases.epoch = unlocked.epoch", ""))
 
 
-@bug(_AGAIN)
-def a_lost_lease_that_is_given_back() -> None:
-    """A thread gives back what another thread of its worker holds now, and a second worker takes it."""
-    from service.store import leases
-
-    leases._RELEASE = text(str(leases._RELEASE).replace("AND leases.epoch = asked.epoch", ""))
+_ALL = "tests/worker/test_sharing.py::test_all_streams_that_a_sealer_holds_are_looked_after"
 
 
-_GOES = "tests/worker/test_dropping.py::test_what_came_before_the_first_publication_begins_goes_with_its_files[needed]"
-
-
-@bug(_GOES)
-def records_from_before_a_publication_that_stay() -> None:
-    """A stream that keeps what is needed keeps records that its publications never read."""
+@bug(f"{_ALL}[erased]")
+def erasures_of_the_first_stream_alone() -> None:
+    """Bytes of erased records stay on all other streams of a worker, for as long as it holds them."""
     from service.worker.sealer import Sealer
 
-    rewrite(Sealer._drop_unneeded, ("each.start + needs(", "needs("))
+    rewrite(Sealer._tidy, ("in list(self._held.items()):", "in list(self._held.items())[:1]:"))
 
 
-@bug(_GOES)
-def files_of_dropped_records_that_stay() -> None:
-    """Rows of segments go, and their files stay until a sealer takes the stream over."""
+@bug("tests/worker/test_restored.py::test_files_that_were_put_together_since_are_not_swept")
+def a_folder_of_another_time_that_halts_nothing() -> None:
+    """A stream goes on beside files that only a newer database names."""
     from service.worker.sealer import Sealer
 
-    rewrite(Sealer._drop_unneeded, ("self._files.delete(stream.log, each.file)", "pass"))
-
-
-@bug(f"{_ERASING}::test_a_log_that_could_not_forget_is_asked_again")
-def a_log_that_is_asked_once_to_forget() -> None:
-    """Where its server was busy, its own file holds the erased records for ever."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._tidy, ("self._forget()", "pass"))
+    rewrite(
+        Sealer._sweep,
+        (
+            'raise LogLost(f"the database is older than the segment folder: {replaced}; no file is deleted") from None',
+            "return replaced",
+        ),
+    )

@@ -147,54 +147,12 @@ def commits_as_durable_as_the_server_likes() -> None:
     wrap(database, "_written_durably", lambda *_: None)
 
 
-@bug(f"{_DURABLY}[off-by_the_driver]")
-def commits_of_the_driver_as_durable_as_the_server_likes() -> None:
-    """The same of what goes to the driver without a detour."""
-    from service.store import database
-
-    rewrite(database.write, ("_make_durable(connection, session.cursor())\n", "pass\n"))
-
-
 @bug(f"{_DURABILITY}::test_a_server_that_may_lose_commits_is_refused[fsync]")
 def a_server_that_keeps_nothing() -> None:
     """With `fsync = off` a crash of the machine forgets what was seen."""
     from service.store import database
 
     wrap(database, "require_durability", lambda *_: None)
-
-
-_SUMMARIES = "tests/api/test_stream_summaries.py"
-
-
-@bug(f"{_SUMMARIES}::test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics")
-def a_summary_with_what_another_streams_ended_publications_keep() -> None:
-    """Every stream reserves what ended publications of one stream keep."""
-    from service.ledger import reservations
-
-    rewrite(reservations.reserved_of_each, ("ended[stream]", "next(iter(ended.values()))"))
-
-
-@bug(f"{_SUMMARIES}::test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics")
-def a_summary_that_counts_erased_records_of_other_streams() -> None:
-    """Each stream is told the records that were erased on all of them."""
-    from sqlalchemy import text
-
-    from service.store import segments
-
-    query = segments._ERASED_OF_EACH.text
-    assert query.count("OVER (PARTITION BY stream)") == 1
-    segments._ERASED_OF_EACH = text(query.replace("OVER (PARTITION BY stream)", "OVER ()"))
-
-
-@bug(f"{_SUMMARIES}::test_more_streams_take_no_more_queries[list_all]")
-def a_list_that_asks_for_each_stream() -> None:
-    """A list of a thousand streams keeps the database busy with thousands of queries."""
-    from service.store import segments
-
-    def one_by_one(true: Any, connection: Any, identities: Any) -> Any:
-        return {each: true(connection, [each])[each] for each in identities}
-
-    wrap(segments, "kept_from_of_each", one_by_one)
 
 
 @bug("tests/worker/test_newest.py::test_a_step_that_is_being_parked_makes_the_look_hold_for_nobody_else")
@@ -205,14 +163,6 @@ def a_look_that_does_not_ask_for_the_streams_lock() -> None:
     rewrite(newest.look, ("not locked or ", ""))
 
 
-@bug("tests/worker/test_newest.py::test_a_look_waits_for_nobody_and_leaves_no_lock_nor_keeps_it_for_ever[bench0]")
-def a_look_without_an_end() -> None:
-    """An API that hangs in the middle of a look keeps the lock of the stream for ever."""
-    from service.store import newest
-
-    rewrite(newest.look, ("limit = within(connection, SECONDS_TO_LOOK)", "limit = ()"))
-
-
 @bug("tests/api/test_linearizable.py::test_no_answer_is_older_than_its_question_and_no_key_outlives_its_time")
 def a_look_that_holds_though_a_release_is_not_confirmed_yet() -> None:
     """It becomes visible before the next tick."""
@@ -221,16 +171,7 @@ def a_look_that_holds_though_a_release_is_not_confirmed_yet() -> None:
     rewrite(newest.look, ("row.unsettled or ", ""))
 
 
-_LINEARIZABLE = "tests/api/test_linearizable.py"
 _READY = "tests/api/test_ready_releases.py"
-
-
-@bug(f"{_LINEARIZABLE}::test_no_answer_is_older_than_its_question_and_no_key_outlives_its_time")
-def the_latest_as_it_was_lately() -> None:
-    """A look of the last second answers for the newest version, though a newer one is visible."""
-    from service.api import ready_releases
-
-    rewrite(ready_releases._release, ("models.seen_lately if number else models.remembered", "models.seen_lately"))
 
 
 @bug(f"{_READY}::test_a_revoked_key_reads_nothing_after_the_stated_time")
@@ -249,28 +190,12 @@ def a_look_that_outlives_a_revocation() -> None:
     rewrite(KnownKeys.find, ("is_current = self._changes == changes", "is_current = True"))
 
 
-@bug("tests/api/test_latest_polls.py::test_a_search_that_others_began_gives_nobody_an_older_version")
-def the_latest_as_somebody_else_saw_it() -> None:
-    """A reader who waits with others is answered with an older version than was visible before."""
-    from service.api.routes import releases
-
-    rewrite(releases.get_latest_release, ("if wait is None or (seen.latest or 0) > than:", "if wait is None:"))
-
-
 @bug(f"{_READY}::test_a_key_of_another_stream_or_scope_gets_nothing_from_memory")
 def releases_for_every_key_that_is_known() -> None:
     """A key that may only send records reads models."""
     from service.api.ready_keys import ready_key
 
     rewrite(ready_key, ('not {needed, "admin"} & key.scopes or ', ""))
-
-
-@bug(f"{_READY}::test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus")
-def reading_that_counts_for_no_rate() -> None:
-    """A key reads as often as it likes."""
-    from service.api.ready_releases import ReadyReleases
-
-    rewrite(ReadyReleases._find, ("shared.requests.count(key.id)", "pass"))
 
 
 @bug(f"{_READY}::test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus")
@@ -292,14 +217,6 @@ def appends_to_every_stream_that_is_known() -> None:
     rewrite(ReadyAppends._find, (" or (key.streams is not None and stream.name not in key.streams)", ""))
 
 
-@bug(f"{_APPENDS}::test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus")
-def appending_that_counts_for_no_rate() -> None:
-    """A key sends as often as it likes."""
-    from service.api.ready_appends import ReadyAppends
-
-    rewrite(ReadyAppends.__call__, ("ready.shared.requests.count(ready.key.id)", "pass"))
-
-
 @bug(f"{_APPENDS}::test_what_the_log_refuses_is_asked_once_and_answered_as_by_the_application")
 def appending_again_what_the_log_did_not_answer() -> None:
     """A batch whose answer was lost is stored twice."""
@@ -317,81 +234,9 @@ def a_clock_that_is_further_than_its_mark() -> None:
     rewrite(Confirmer._committed, ("(ONE_VIEW, {}), ", ""))
 
 
-@bug(
-    "tests/worker/test_confirmation.py::"
-    "test_who_hangs_while_it_confirms_keeps_no_view_and_no_lock_for_ever[_make_visible-1]"
-)
-def a_confirmation_without_an_end() -> None:
-    """A worker that hangs in the middle of a confirmation keeps the lock of its stream for ever."""
-    from service.publishing.confirmation import Confirmer
-
-    rewrite(Confirmer._show, (", seconds=SECONDS_TO_SHOW", ""))
-
-
-@bug(
-    "tests/worker/test_confirmation.py::"
-    "test_who_hangs_while_it_confirms_keeps_no_view_and_no_lock_for_ever[read_together-2]"
-)
-def a_view_without_an_end() -> None:
-    """A worker that hangs while it reads what is committed keeps its view of the database for ever."""
-    from service.publishing.confirmation import Confirmer
-
-    rewrite(Confirmer._committed, ("limit = within(connection, SECONDS_TO_SHOW)", "limit = ()"))
-
-
-@bug("tests/store/test_database.py::test_who_hangs_after_a_pipeline_keeps_no_lock[pipelined]")
-def a_session_that_seems_busy() -> None:
-    """A worker or an API that hangs between two pipelines keeps its locks for ever: its session is not idle."""
-    from service.store import driver
-
-    rewrite(driver._Pipeline._exit_gen, ("flush=False", "flush=True"))
-
-
-@bug("tests/worker/test_ticks.py::test_who_hangs_while_it_publishes_at_a_tick_keeps_its_lock_for_seconds")
-def a_tick_with_the_longest_bound() -> None:
-    """A worker that hangs while it publishes at a tick keeps the lock of its stream for ten minutes."""
-    from service.publishing import ticks
-
-    rewrite(
-        ticks.open_ticks, ("open_ledger(connection, *streams, seconds=seconds)", "open_ledger(connection, *streams)")
-    )
-
-
-@bug("tests/worker/test_confirmation.py::test_who_hangs_with_the_lock_of_a_stream_keeps_it_for_ten_minutes_at_most")
-def a_lock_of_a_stream_without_an_end() -> None:
-    """An API that hangs while it starts a publication keeps the lock of its stream for ever."""
-    from service.store import locks
-
-    rewrite(locks.stream, ("limit = () if seconds is None else within(connection, seconds)", "limit = ()"))
-
-
-@bug("tests/worker/test_confirmation.py::test_a_stream_that_somebody_has_locked_holds_up_no_other")
-def streams_that_are_locked_together_and_waited_for() -> None:
-    """Two who lock several streams wait for each other."""
-    from service.store import locks
-
-    rewrite(locks.free_streams, ("skip_locked=True", ""))
-
-
 @bug(f"{_CONFIRMATION}::test_what_is_committed_while_the_ledger_is_read_takes_nothing_off")
 def a_ledger_that_is_read_at_two_moments() -> None:
     """A charge that is committed in between is taken off figures that do not hold it."""
     from service.api.routes import ledger
 
     rewrite(ledger.get_ledger, ("connection.execute(ONE_VIEW)", "pass"))
-
-
-@bug("tests/worker/test_unit_publications.py::test_what_is_committed_while_a_unit_is_looked_up_takes_nothing_off")
-def a_unit_that_is_read_at_two_moments() -> None:
-    """The same of what a unit has spent."""
-    from service.api.routes import units
-
-    rewrite(units.get_unit, ("connection.execute(ONE_VIEW)", "pass"))
-
-
-@bug("tests/api/test_labels.py::test_how_many_labels_came_is_told_to_who_may_give_some")
-def a_card_that_is_silent_about_people_who_label() -> None:
-    """People approve it who are not told that others see records."""
-    from service.api.card import content
-
-    rewrite(content._trust_boundary, ("publication.asks_people", "False"))

@@ -10,7 +10,7 @@ from tests.guarantees.planted.bug import bug, rewrite, wrap
 _FILES, _DIGESTS = "tests/store/test_segment_files.py", "tests/store/test_digests.py"
 _LEASES = "tests/worker/test_sealing.py::test_a_lease_that_ran_out_can_be_taken_but_not_renewed"
 _OVERTAKEN = "tests/worker/test_erasing.py::test_who_was_overtaken_neither_replaces_segments_nor_calls_bytes_deleted"
-_ERASING, _CONFIRMATION = "tests/worker/test_erasing.py", "tests/worker/test_confirmation.py"
+_CONFIRMATION = "tests/worker/test_confirmation.py"
 _ON_DISK = f"{_FILES}::test_what_is_written_is_on_disk_before_anybody_is_told_its_name"
 _MARK_ON_DISK = f"{_FILES}::test_a_mark_is_on_disk_before_it_takes_the_place_of_the_one_before"
 
@@ -53,22 +53,6 @@ def segments_that_come_and_go_unsummed() -> None:
     rewrite(segments.replace, ("sum(gone + come)", "0"))
 
 
-@bug(f"{_ERASING}::test_erasing_again_changes_nothing")
-def what_is_erased_again_is_deleted_again() -> None:
-    """Records that are erased already get an erasure more."""
-    from service.store import segments
-
-    rewrite(segments.erase, ("(*erased(connection, stream, start, stop), (stop, stop))", "((stop, stop),)"))
-
-
-@bug(f"{_DIGESTS}::test_each_part_of_what_is_remembered_is_in_its_digest[shape]")
-def memory_without_its_shape() -> None:
-    """Rows and columns that are exchanged are what was left, as far as anybody can tell."""
-    from service.store import unwritten
-
-    rewrite(unwritten.remembered, ("[number, list(values.shape), ", "[number, "))
-
-
 @bug(f"{_DIGESTS}::test_each_part_of_what_is_remembered_is_in_its_digest[terms]")
 def memory_without_the_terms_of_the_next_step() -> None:
     """An upgrade goes on with other noise."""
@@ -101,28 +85,12 @@ def a_lineage_without_memory() -> None:
     rewrite(lineage.of, ('"memory": memory', '"memory": None'))
 
 
-@bug(f"{_DIGESTS}::test_each_part_of_a_lineage_is_in_its_digest[models]")
-def a_lineage_without_models() -> None:
-    """A step that started from a release which was lost is published after another."""
-    from service.store import lineage
-
-    rewrite(lineage.of, ("[version, models[version]]", "[version]"))
-
-
 @bug(f"{_DIGESTS}::test_each_part_of_a_publications_promise_is_in_its_digest[start]")
 def a_promise_without_the_start() -> None:
     """A publication is made to read records from before it was accepted for them."""
     from service.store import publications
 
     rewrite(publications.promised, ('"start": publication.start,', ""))
-
-
-@bug(f"{_DIGESTS}::test_each_part_of_a_publications_promise_is_in_its_digest[stream_promise]")
-def a_promise_without_that_of_its_stream() -> None:
-    """A publication goes on when its stream has another schema."""
-    from service.store import publications
-
-    rewrite(publications.promised, ('"stream_promise": publication.stream_promise,', ""))
 
 
 @bug(f"{_DIGESTS}::test_each_part_of_a_streams_promise_is_in_its_digest[epsilon]")
@@ -147,14 +115,6 @@ def a_release_whose_noise_is_not_in_its_digest() -> None:
     from service.store import releases
 
     rewrite(releases.digest, ('"noise": row["noise"],', ""))
-
-
-@bug(f"{_DIGESTS}::test_each_part_of_a_release_is_in_its_digest[parent]")
-def a_release_whose_parent_is_not_in_its_digest() -> None:
-    """A release is said to start from another."""
-    from service.store import releases
-
-    rewrite(releases.digest, ('"parent": row["parent"],', ""))
 
 
 @bug(f"{_CONFIRMATION}::test_a_lease_that_a_failover_gave_to_two_is_one_owners")
@@ -197,36 +157,12 @@ def a_segment_whose_folder_is_not_synced() -> None:
     rewrite(SegmentFiles.put, ("    _sync(folder)\n", ""))
 
 
-@bug(f"{_ON_DISK}[root]")
-def a_folder_of_segments_whose_name_is_not_synced() -> None:
-    """All segments of a new stream are gone."""
-    from service.store.segment_files import SegmentFiles
-
-    rewrite(SegmentFiles.put, ("_sync(self.root)", "pass"))
-
-
-@bug("tests/store/test_segment_files.py::test_a_folder_that_its_maker_could_not_sync_is_synced_later[another process]")
-def a_folder_of_segments_that_nobody_syncs_later() -> None:
-    """A worker that dies between making the folder and syncing it leaves that to a power cut."""
-    from service.store.segment_files import SegmentFiles
-
-    rewrite(SegmentFiles.put, ("log not in self._synced or ", ""))
-
-
 @bug(_MARK_ON_DISK)
 def a_mark_that_is_not_synced() -> None:
     """Releases are seen that neither the database nor the mark remembers after a crash."""
     from service.store.segment_files import SegmentFiles
 
     rewrite(SegmentFiles.put_high_water_mark, ("os.fsync(file.fileno())", "pass"))
-
-
-@bug(_MARK_ON_DISK)
-def a_mark_whose_name_is_not_synced() -> None:
-    """After a crash the mark is the one before."""
-    from service.store.segment_files import SegmentFiles
-
-    rewrite(SegmentFiles.put_high_water_mark, ("    _sync(self.root)", "    pass"))
 
 
 @bug(_MARK_ON_DISK)
@@ -315,22 +251,6 @@ def requests_that_are_seen_before_their_coins_are_confirmed() -> None:
     rewrite(labels._visible, ("func.coalesce(label_requests.c.charge, 0) <= confirmed", "confirmed >= 0"))
 
 
-@bug("tests/worker/test_ticks.py::test_nothing_appears_before_its_tick")
-def a_tick_that_nobody_waits_for() -> None:
-    """Releases appear as soon as they are fitted."""
-    from service.store import parked
-
-    rewrite(parked._due, (", parked.c.tick <= func.clock_timestamp()", ""))
-
-
-@bug("tests/worker/test_attempts.py::test_an_attempt_is_counted_at_its_step_alone")
-def attempts_that_are_counted_over_all_steps() -> None:
-    """A publication halts at the second error of its life."""
-    from service.store import attempts
-
-    rewrite(attempts.note, ("and (earlier.position, earlier.version) == (position, version)", ""))
-
-
 _OBJECTS = "tests/store/objects/test_segment_objects.py"
 
 
@@ -340,14 +260,6 @@ def a_mark_after_the_newest_instead_of_the_one_it_rests_on() -> None:
     from service.store.segment_objects import SegmentObjects
 
     rewrite(SegmentObjects.put_high_water_mark, ("self._based_on[log] + 1", "self._newest(log) + 1"))
-
-
-@bug(f"{_OBJECTS}::test_who_was_overtaken_writes_nothing_that_is_believed[7]")
-def a_mark_that_counts_because_its_number_was_free() -> None:
-    """The number was used, and its object deleted, long ago."""
-    from service.store.segment_objects import SegmentObjects
-
-    rewrite(SegmentObjects.put_high_water_mark, ("not ours or self._newest(log) != number", "not ours"))
 
 
 @bug(f"{_OBJECTS}::test_of_many_machines_that_write_a_mark_at_once_one_does")
@@ -364,14 +276,6 @@ def copies_that_stay() -> None:
     from service.store.segment_objects import SegmentObjects
 
     rewrite(SegmentObjects._drop_copies, ("time.time() - COPY_SECONDS", "0.0"))
-
-
-@bug(f"{_OBJECTS}::test_copies_go_when_they_are_old_or_too_many")
-def copies_that_a_walk_leaves() -> None:
-    """`perennial ledger verify` leaves copies on its machine, which keep records that are erased later."""
-    from service.store.segment_objects import SegmentObjects
-
-    wrap(SegmentObjects, "drop_copies", lambda *_: None)
 
 
 _NARROWED = "tests/store/test_schema_versions.py::test_this_version_can_do_nothing_more_where_the_next_one_does_not"

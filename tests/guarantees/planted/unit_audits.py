@@ -23,24 +23,6 @@ def a_person_who_is_protected_as_a_record_is_where_noise_is_carried_on() -> None
     a_slot_that_is_charged_what_its_unit_was_promised()
 
 
-@bug(f"{_AUDIT}[output perturbation]")
-def a_person_who_is_protected_as_a_record_is_in_fitted_weights() -> None:
-    """The same, of models that are fitted and then perturbed."""
-    a_slot_that_is_charged_what_its_unit_was_promised()
-
-
-@bug(f"{_AUDIT}[window_statistics]")
-def a_person_who_is_protected_as_a_record_is_in_statistics() -> None:
-    """The same, of sums of statistics."""
-    a_slot_that_is_charged_what_its_unit_was_promised()
-
-
-@bug("tests/guarantees/test_unit_audits.py::test_nobody_can_tell_two_persons_apart_by_private_sums[lifelong-300]")
-def a_person_who_is_protected_as_a_record_is_in_tasks() -> None:
-    """The same, of tasks that are learnt one after another."""
-    a_slot_that_is_charged_what_its_unit_was_promised()
-
-
 @bug("tests/mechanisms/active_learning/test_units.py::test_slots_that_do_not_count_have_no_coin[fixed_batch]")
 def parts_of_a_unit_by_the_records_that_are_there() -> None:
     """An empty slot of a unit makes its other records weigh more."""
@@ -97,11 +79,3 @@ def a_person_who_is_protected_as_a_record_is_in_answers() -> None:
 def a_person_who_is_protected_as_a_record_is_in_comparisons() -> None:
     """The same, of what tells which query is hard."""
     a_slot_that_is_charged_what_its_unit_was_promised()
-
-
-@bug("tests/streams/test_units.py::test_the_shares_of_a_units_records_add_up_to_one_at_most")
-def shares_of_a_unit_that_are_rounded_up() -> None:
-    """A unit of ten records has a say of a bit more than one record."""
-    from service.streams import units
-
-    rewrite(units.contributions, ("np.nextafter(1.0 / np.maximum(many, 1), 0.0)", "1.0 / np.maximum(many, 1)"))

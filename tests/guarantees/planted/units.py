@@ -68,28 +68,6 @@ def rounding_that_is_counted_once_for_all_slots() -> None:
     rewrite(carried_groups._with_rounding, ("slots * rounding", "rounding"))
 
 
-@bug(f"{_LEDGER}::test_a_slot_in_a_stopped_gaussian_and_four_in_a_pure_publication_behind_it")
-def a_stopped_publication_that_counts_slot_by_slot() -> None:
-    """Under basic accounting it gives back the slots that it has not charged, though their unit lost a part."""
-    from service.privacy.accounting import unit_ledger
-
-    rewrite(
-        unit_ledger._whole,
-        (
-            "    if publication.running or publication.charges:",
-            """    if not publication.running:
-        yield from ((each.start, each.end) for each in publication.charges)
-    else:""",
-        ),
-    )
-
-
-@bug(f"{_HISTORIES}[assert_within_basic]")
-def a_stopped_publication_that_counts_slot_by_slot_at_random() -> None:
-    """The same, seen in histories of an operator."""
-    a_stopped_publication_that_counts_slot_by_slot()
-
-
 @bug(f"{_HISTORIES}[assert_within_zcdp]")
 def a_unit_whose_charges_count_once() -> None:
     """The group factor makes a publication's noise, but is left out of the sum for all publications."""
@@ -149,14 +127,6 @@ def numbers_that_are_other_units_than_their_digits() -> None:
     rewrite(units.canonical, ("str(number).encode() if", "repr((number,)).encode() if"))
 
 
-@bug(f"{_UNITS}::test_canonically_equivalent_texts_are_one_unit")
-def texts_that_are_not_normalised() -> None:
-    """A name that is spelled with a combining accent is another unit."""
-    from service.streams import units
-
-    rewrite(units._encoded, ('unicodedata.normalize("NFC", text).encode()', "text.encode()"))
-
-
 _COUNTING, _PUBLISHED = "tests/worker/test_units.py", "tests/worker/test_unit_publications.py"
 _MECHANISMS = "tests/mechanisms/test_units.py"
 
@@ -203,14 +173,6 @@ def units_whose_slots_are_set_aside_one_by_one() -> None:
     wrap(records, "set_aside", lambda _true, unit, period: np.arange(len(unit)) % period == period - 1)
 
 
-@bug(f"{_ASIDE}::test_a_unit_has_spent_what_publications_of_its_kind_charged")
-def a_unit_that_is_said_to_have_spent_what_others_have() -> None:
-    """Charges of both kinds are shown for every unit."""
-    from service.ledger import spending
-
-    rewrite(spending.of_unit, ("_of_kind(charged, kind)", "charged"))
-
-
 @bug("tests/worker/test_unit_publications.py::test_a_unit_whose_slots_are_lost_has_spent_no_less_than_it_has[window]")
 def slots_that_are_taken_to_have_paid_the_least() -> None:
     """Slots whose segments were dropped are taken to be those that were charged the least."""
@@ -235,12 +197,6 @@ def gradients_that_each_record_of_a_unit_adds_whole() -> None:
     from service.learning import objective
 
     rewrite(objective.summed, ("slopes = slopes * shares[start : start + chunk, None]", "pass"))
-
-
-@bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_a_sum_as_far_as_one[exact]")
-def fits_that_each_record_of_a_unit_enters_whole() -> None:
-    """The same, where the minimiser of a sum of losses is sought."""
-    gradients_that_each_record_of_a_unit_adds_whole()
 
 
 @bug(f"{_MECHANISMS}::test_noise_is_for_as_many_units_as_a_fit_has_and_a_plan_knows_the_least_of_it")
@@ -291,17 +247,6 @@ def a_group_factor_that_nobody_computes_anew() -> None:
     rewrite(released.paid_for, ('> Fraction(unit["factor"])', "< 0"))
 
 
-@bug(
-    "tests/store/test_verified_noise.py::test_charges_of_units_that_count_less_often_are_a_finding_before_any_release"
-    "[linear_queries-0]"
-)
-def a_group_factor_that_counts_from_the_first_release_on() -> None:
-    """The verifier believes the factor of a publication that has charged and released nothing yet."""
-    from service.ledger.verify import arrivals
-
-    rewrite(arrivals.units, ('> Fraction(unit["factor"])', "< 0"))
-
-
 @bug(f"{_COUNTING}::test_no_slot_of_an_erased_unit_counts_though_it_is_erased_while_it_is_counted[while-bench0]")
 def an_erasure_that_comes_while_slots_are_counted() -> None:
     """Slots are numbered by the counts from before it."""
@@ -319,14 +264,6 @@ def a_repeated_erasure_of_a_unit_that_counts_again() -> None:
     from service.store import units
 
     rewrite(units.close, ("where=units.c.erased.is_(False)", "where=None"))
-
-
-@bug(f"{_COUNTING}::test_a_unit_is_counted_as_erased_once_however_often_it_is_erased[bench0]")
-def an_erasure_of_a_unit_that_is_not_counted() -> None:
-    """The stream's row does not say that a unit more is erased."""
-    from service.store import units
-
-    rewrite(units.close, ("streams.c.units_erased + 1", "streams.c.units_erased"))
 
 
 @bug(f"{_MECHANISMS}::test_a_learner_that_takes_each_record_by_itself_takes_no_units")
@@ -355,26 +292,6 @@ def cells_that_count_every_record_of_a_unit() -> None:
     from service.learning.records import Records
 
     rewrite(Records.one_of_each_unit, ("if self.units is None:", "if True:"))
-
-
-@bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_counts_as_far_as_one[evaluation]")
-def tables_that_count_every_record_of_a_unit() -> None:
-    """The same, of an evaluation."""
-    cells_that_count_every_record_of_a_unit()
-
-
-@bug(f"{_COUNTING}::test_slots_count_by_the_order_of_their_units_however_they_come")
-def counts_that_a_sealer_remembers_from_its_last_segment() -> None:
-    """They are read once, so that a sealer which takes over, or a database that was put back, is not seen."""
-    from service.store import units
-
-    known: dict[bytes, Any] = {}
-
-    def read(true: Any, connection: Any, stream: int, bound: Any, pseudonyms: Any) -> Any:
-        key = pseudonyms.tobytes()
-        return known.setdefault(key, true(connection, stream, bound, pseudonyms))
-
-    wrap(units, "read", read)
 
 
 @bug("tests/privacy/test_budget.py::test_nor_does_a_unit_whose_records_different_publications_read")

@@ -34,36 +34,12 @@ def the_newest_segment_is_not_looked_at() -> None:
     wrap(segments, "first_from", before_the_newest)
 
 
-@bug(f"{_SEGMENTS}[middle]")
-def a_walk_of_segments_that_begins_anew() -> None:
-    """The first segment is looked at, and no other."""
-    from service.ledger.verify import segments
-
-    rewrite(segments.verify_segments, ("            position = segment.stop\n", "            break\n"))
-
-
-@bug(f"{_COMMAND}[a charge]")
-def empty_ledgers_alone_are_verified() -> None:
-    """Streams with charges are passed over."""
-    from service.ledger import verify
-
-    rewrite(verify.verify, ("for stream in known\n", "for stream in known if not stream.charges\n"))
-
-
 @bug(f"{_COMMAND}[a charge]")
 def findings_that_are_no_failure() -> None:
     """The command names what is wrong, and whoever asks for its exit status hears that all is well."""
     from service import cli
 
     rewrite(cli.verify_ledger, ("typer.Exit(1 if findings else 0)", "typer.Exit(0)"))
-
-
-@bug(f"{_COMMAND}[the newest segment]")
-def files_that_the_command_does_not_look_at() -> None:
-    """The rows of the ledger are verified, and not the files of its records."""
-    from service import cli
-
-    rewrite(cli.verify_ledger, (", *verify_segments(database, files)", ""))
 
 
 @bug(f"{_VERIFY}::test_charges_cut_from_the_end_are_missed")
@@ -248,14 +224,6 @@ def an_invariant_that_finds_nothing() -> None:
     rewrite(charged_not_released.violations, ("for row in connection.execute(query)", "for row in ()"))
 
 
-@bug(f"{_INVARIANT}[-broken_chain1]")
-def an_invariant_that_does_not_look_at_the_end() -> None:
-    """A ledger that was cut is whole in itself."""
-    from service.ledger.invariants import broken_chain
-
-    rewrite(broken_chain.violations, ("for query in (broken, cut)", "for query in (broken,)"))
-
-
 @bug(f"{_INVARIANT}[-over_cap1]")
 def an_invariant_that_does_not_look_at_the_streams_budget() -> None:
     """Publications within their caps may together pass the budget."""
@@ -265,14 +233,6 @@ def an_invariant_that_does_not_look_at_the_streams_budget() -> None:
         over_cap.violations,
         ("not reserved.within(known[stream].budget.limit)", "False"),
     )
-
-
-@bug("tests/worker/test_audit.py::test_invariants_are_asked_of_one_moment")
-def invariants_that_are_asked_of_several_moments() -> None:
-    """A publication that ends between two queries counts twice, and a person is called."""
-    from service.worker.audit import Audit
-
-    rewrite(Audit.ask_invariants, ("connection.execute(ONE_VIEW)", "pass"))
 
 
 _NOISE = "tests/store/test_verified_noise.py"
@@ -356,14 +316,6 @@ def numbers_of_units_that_are_believed() -> None:
     rewrite(unit_counts._releases, ("if number != units_there:", "if False:"))
 
 
-@bug(f"{_UNITS}::test_slots_that_are_dropped_while_they_are_counted_are_no_finding[bench0]")
-def slots_that_may_not_be_dropped_while_they_are_counted() -> None:
-    """A segment that a sealer drops meanwhile seems to be missing."""
-    from service.ledger.verify import unit_counts
-
-    rewrite(unit_counts._part, ("if reader.first() == first:", "if True:"))
-
-
 @bug(f"{_NOISE}::test_a_release_of_a_sample_costs_what_the_sample_says")
 def a_sample_of_any_size() -> None:
     """A release that says it drew fewer slots than its publication draws is believed to cost less."""
@@ -387,12 +339,3 @@ def a_sample_whose_size_is_not_recorded() -> None:
             "NoisyFit(noise=noise, sensitivity=sensitivity,",
         ),
     )
-
-
-@bug("tests/worker/test_walks.py::test_a_stream_that_goes_on_while_it_is_walked_is_as_its_mark_says")
-def a_mark_that_is_read_after_its_stream() -> None:
-    """A stream that was published on meanwhile seems to be older than its mark, and is distrusted."""
-    from service.worker.audit import Audit
-
-    look = "        row, findings = verify.look(connection, stream)\n"
-    rewrite(Audit.walk, (look, f"{look}        stored_mark = self._confirmer.high_water_mark(stream)\n"))

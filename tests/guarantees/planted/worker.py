@@ -20,30 +20,6 @@ def a_halt_that_settles_nothing() -> None:
     wrap(ending, "settle", lambda *_: None)
 
 
-@bug(f"{_PUBLISHING}::test_what_a_halted_publication_keeps_is_settled[at its tick]")
-def a_halt_at_a_tick_that_settles_nothing() -> None:
-    """Others may spend again what a publication has charged that halted at a tick."""
-    from service.ledger import ending
-
-    wrap(ending, "settle", lambda *_: None)
-
-
-@bug(f"{_PUBLISHING}::test_each_fit_starts_from_the_release_that_its_schedule_names")
-def a_fit_that_starts_from_another_release() -> None:
-    """A window's model starts from the oldest bucket, not from the one before it: less of what is released is used."""
-    from service.schedules.sliding_window import SlidingWindow
-
-    rewrite(SlidingWindow.fits, ("near=depth - 1 if depth else None", "near=0 if depth else None"))
-
-
-@bug(f"{_PUBLISHING}::test_each_fit_starts_from_the_release_that_its_schedule_names")
-def a_parent_that_is_told_and_not_used() -> None:
-    """The model starts from a release, and another one is named."""
-    from service.mechanisms.scheduled.mechanism import Fitting
-
-    rewrite(Fitting.step, ("parent=parent.version if parent else None", "parent=models[0].version if parent else None"))
-
-
 @bug(f"{_PUBLISHING}::test_each_fit_starts_from_the_release_that_its_schedule_names")
 def models_that_are_exchanged() -> None:
     """Every fit starts from the oldest release, whichever it names."""
@@ -64,28 +40,12 @@ def noise_that_is_drawn_on_an_older_ledger() -> None:
     rewrite(Publisher._publish_due, ("against is not None", "False"))
 
 
-@bug(f"{_CONFIRMATION}::test_where_the_mark_can_not_be_written_nothing_is_seen_until_it_can")
-def commits_that_nobody_can_confirm() -> None:
-    """While the mark can't be written, what is committed unseen grows and grows."""
-    from service.publishing.confirmation import Confirmer
-
-    wrap(Confirmer, "can_confirm", lambda *_: True)
-
-
 @bug("tests/worker/test_labelling.py::test_whose_mechanism_charges_otherwise_than_it_owes_goes_no_further")
 def charges_at_another_moment_than_is_owed() -> None:
     """A publication that owes charges at arrival goes on with a mechanism that charges its releases."""
     from service.worker import publisher
 
     publisher.charges_otherwise = lambda *_: False
-
-
-@bug("tests/worker/test_labelling.py::test_whose_mechanism_charges_otherwise_than_it_owes_goes_no_further")
-def charges_of_other_slots_than_are_owed() -> None:
-    """A publication that owes charges of evaluation slots goes on with a mechanism that charges the others."""
-    from service.publishing import commit
-
-    rewrite(commit.charges_otherwise, (" or mechanism.reads_slots is not owes.slots", ""))
 
 
 @bug(f"{_PUBLISHING}::test_what_was_not_reserved_is_not_published[more]")
@@ -126,31 +86,12 @@ def a_step_that_follows_on_a_lost_one() -> None:
     rewrite(Publisher._committed, ("lineage.stored(connection, current) != turn.lineage", "False"))
 
 
-@bug(f"{_TICKS}::test_ids_are_in_the_order_of_times_also_beside_a_publication_without_ticks")
-def a_prompt_step_that_does_not_wait_for_a_tick() -> None:
-    """Charges are not in the order of their times."""
-    from service.worker.publisher import Publisher
-
-    rewrite(Publisher._committed, ("parked.any_due(connection, current.stream_id)", "False"))
-
-
 @bug("tests/worker/test_attempts.py::test_a_thread_takes_nothing_that_another_of_its_process_is_still_at")
 def two_threads_at_one_publication() -> None:
     """A thread whose lease ran out is overtaken by another of its own process."""
     from service.worker.workshop import Desk
 
     rewrite(Desk.is_free, ("publication not in self.busy and ", ""))
-
-
-@bug(
-    "tests/worker/test_attempts.py::test_a_kill_is_noted_though_whoever_takes_over_can_not_go_on_at_first"
-    "[another-the mark can't be written]"
-)
-def a_kill_that_a_worker_in_trouble_forgets() -> None:
-    """The next owner of a killed worker's lease gives it back before it notes the attempt."""
-    from service.worker.publisher import Publisher
-
-    rewrite(Publisher.step, ("self._unnoted is not None", "False"))
 
 
 @bug("tests/worker/test_attempts.py::test_a_note_that_could_not_be_written_is_written_before_the_next_attempt[run out]")
@@ -193,16 +134,6 @@ def a_step_that_overtakes_the_one_before() -> None:
     rewrite(ticks.publish, ("(publication.position, publication.version) != (each.position, each.version)", "False"))
 
 
-@bug(f"{_TICKS}::test_no_more_waits_than_a_worker_can_keep_in_mind")
-def steps_that_wait_without_bound() -> None:
-    """A publication with a long delay fills the database with what is as secret as records."""
-    from service.store import due_steps
-    from service.worker.turn import Turn
-
-    rewrite(Turn.is_due, ("and len(self.sizes) < parked.MOST_WAITING", ""))
-    rewrite(due_steps._due, ('func.count() >= bindparam("steps"),', ""))
-
-
 @bug("tests/worker/test_audit.py::test_a_publication_that_is_not_as_it_was_left_is_not_added_to")
 def a_clock_that_was_set_back() -> None:
     """The same records are fitted, released and charged again."""
@@ -219,30 +150,12 @@ def a_model_whose_records_have_not_paid() -> None:
     rewrite(commit._payments, ('not charges.intact(paid) or (paid["version"], paid["end"]) != (None, last)', "False"))
 
 
-@bug(
-    "tests/worker/test_labelling.py::test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it[amount]"
-)
-def a_model_whose_records_have_paid_another_amount() -> None:
-    """Nobody looks whether the charge with which they arrived is what was written."""
-    from service.publishing import commit
-
-    rewrite(commit._payments, ("not charges.intact(paid) or ", ""))
-
-
 @bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
 def labels_that_outlive_their_batch() -> None:
     """The labels that people gave stay in the database."""
     from service.store import labels
 
     wrap(labels, "forget", lambda *_: None)
-
-
-@bug("tests/worker/test_labelling.py::test_a_fit_in_a_process_of_its_own_is_given_the_labels")
-def a_fit_apart_that_is_given_no_labels() -> None:
-    """People label records for a budget, and nothing is learnt from that."""
-    from service.worker import fits
-
-    rewrite(fits._apart, (', *message["read"], labels_of=publication.id)', ', *message["read"])'))
 
 
 @bug("tests/worker/test_restored.py::test_a_mark_that_a_power_cut_may_take_back_is_written_again")
@@ -316,37 +229,6 @@ def memory_that_nobody_deletes() -> None:
     rewrite(parts.keep, ("if gone := known.difference(left.numbers):", "if gone := set():"))
 
 
-_LOOKOUT = "tests/worker/test_lookout.py"
-
-
-@bug(f"{_LOOKOUT}::test_a_step_that_another_worker_took_since_the_look_costs_no_lease[at its tick]")
-def a_lease_for_a_step_that_is_parked() -> None:
-    """Two workers take turns at a publication of which nothing is due."""
-    from service.store import due_steps
-
-    rewrite(due_steps._untaken, ('ahead == bindparam("ahead")', "ahead >= 0"))
-
-
-@bug(f"{_LOOKOUT}::test_a_step_that_another_worker_took_since_the_look_costs_no_lease[at once]")
-def a_lease_for_a_step_that_is_released() -> None:
-    """Two workers take turns at a publication of which nothing is due."""
-    from service.store import due_steps
-
-    rewrite(
-        due_steps._untaken,
-        ('own.position == bindparam("at")', "own.position >= 0"),
-        ('own.version == bindparam("after")', "own.version >= 0"),
-    )
-
-
-@bug(f"{_LOOKOUT}::test_one_look_serves_all_publishers_while_something_of_it_is_left")
-def a_step_that_threads_take_one_after_the_other() -> None:
-    """Each thread of a worker tries what another one has published since their look."""
-    from service.worker.workshop import Desk
-
-    rewrite(Desk.is_free, (" and self.left.get(publication, since) <= since", ""))
-
-
 @bug(f"{_TICKS}::test_the_tick_follows_the_record_that_was_waited_for_not_the_fit")
 def a_tick_that_has_passed() -> None:
     """A step whose fit took long appears at the moment at which that ended."""
@@ -357,22 +239,3 @@ def a_tick_that_has_passed() -> None:
         return min(tick, due_at + 2 * timedelta(seconds=float(publication.publish_delay))), due_at
 
     wrap(parked, "tick_of", without_now)
-
-
-@bug(f"{_PUBLISHING}::test_missing_records_are_never_made_up_for")
-def missing_records_that_are_not_foreseen() -> None:
-    """A publication halts for ever since a folder of segments was away for some seconds."""
-    from service.worker.publisher import Publisher
-
-    rewrite(Publisher._drawn, ("except _FORESEEN:", "except tuple({*_FORESEEN} - {SegmentsMissing}):"))
-
-
-@bug("tests/publishing/test_prepared.py::test_the_latest_version_is_that_of_the_newest_model")
-def a_latest_version_that_is_no_model() -> None:
-    """Readers of the latest model are given a release of another role."""
-    from service.publishing.prepared import Prepared
-
-    rewrite(
-        Prepared.moved,
-        ("max(models, default=publication.latest)", "self.releases[-1].version"),
-    )
