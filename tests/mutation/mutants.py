@@ -7,8 +7,8 @@ and there the constants of the proofs are. So only its operators are used.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ALWAYS_NOTICED = {"isinstance", "len"}  # calls that raise with any other arguments
 # Arguments of calls that make no difference: a check that no program of ours fails, and what only saves time or is a
-# text. (Errors' texts are left out with their `raise`; other texts are what a test of documents.jsonl is for.)
+# text. (Errors' texts are left out with their `raise`; other texts are what tests of golden files are for.)
 UNSEEN = {("Field", "description"), ("zip", "strict"), ("astype", "copy")}
 
 
@@ -42,11 +42,17 @@ class Mutant:
         return f"{self.path}::{self.function}::{self.number}"
 
     @property
+    def place(self) -> str:
+        """The function, or outside of functions the name that the statement defines."""
+        first = self.module.code.splitlines()[self.lines.start - 1]
+        return re.split(r"\W", first)[0] if self.function == "<module>" else self.function
+
+    @property
     def source(self) -> str:
         """The file with this change."""
         return self.module.deep_replace(self.original, self.changed).code
 
-    @cached_property
+    @property
     def diff(self) -> str:
         """The lines that go and the lines that come, without indentation."""
         compared = difflib.ndiff(self.module.code.splitlines(), self.source.splitlines())
