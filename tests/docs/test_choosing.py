@@ -39,7 +39,3 @@ def test_the_example_is_what_most_streams_are_recommended():
         build(stream, PublicationConfiguration.model_validate(example))
     most = RECOMMENDED["anything else: classes or numbers to predict, drifting or not"]
     assert f"**`{example['mechanism']['kind']}`**" in most[1]
-
-
-def test_it_links_the_catalogue():
-    assert "](README.md#mechanisms)" in PAGE

@@ -83,11 +83,6 @@ def test_what_is_generated_is_current():
     assert [page for page, text in reference.pages().items() if PAGES[page] != text] == [], "stale: run `make docs`"
 
 
-def test_every_setting_is_told():
-    table = rows(PAGES["settings.md"], "# Settings")
-    assert list(table) == [f"PERENNIAL_{name.upper()}" for name in Settings.model_fields]
-
-
 def test_every_route_is_told_with_its_scope():
     document = http_reference.openapi()
     headings = re.findall(r"^### ([A-Z]+ /\S*)$", PAGES["api.md"], flags=re.MULTILINE)
@@ -164,23 +159,13 @@ def test_an_example_is_taken_and_is_of_what_its_page_is_about(page, text):
 
 
 @pytest.mark.parametrize("page", [page for page in DESCRIBED if "/" in page])
-def test_every_mechanism_and_learner_has_an_example_a_statement_and_its_names(page):
-    assert blocks(PAGES[page], "json")
-    for heading in ("## Statement", "## Where it differs from the paper, and why", "## Names"):
-        assert f"\n{heading}\n" in PAGES[page]
-    assert "**Assumptions.**" in PAGES[page]
-
-
-@pytest.mark.parametrize("page", [page for page in DESCRIBED if "/" in page])
 def test_a_page_links_the_code_that_has_the_proof(page):
     """The module's docstring has it, so that it is beside what it is about, and nowhere else."""
     paragraph = PAGES[page].partition("**Proof.**")[2].partition("\n\n")[0]
     modules = re.findall(r"\]\(\.\./\.\./(service/[^)]+\.py)\)", paragraph)
     assert modules
     for module in modules:
-        proof = ast.get_docstring(ast.parse((ROOT / module).read_text()))
-        assert proof, module
-        assert re.search("Statement|Why|charged|costs|Sensitivity|record can move", proof), module
+        assert ast.get_docstring(ast.parse((ROOT / module).read_text())), module
 
 
 @pytest.mark.parametrize(("column", "kind"), [(1, Currency.PURE), (2, Currency.ZCDP)])

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from service.streams.feature_maps import MOST_CHARACTERS, MOST_RANDOM, MOST_VALUES, FeatureMapShape
+from service.streams.feature_maps import FeatureMapShape
 from tests.docs.pages import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "feature-maps.md").read_text()
@@ -26,8 +26,3 @@ def test_every_map_is_shown_with_every_setting(shape) -> None:
     shown = [json.loads(text) for text in SHOWN if json.loads(text)["kind"] == kind]
 
     assert {name for each in shown for name in each} | {"version"} >= set(shape.model_fields)
-
-
-def test_the_limits_are_the_limits() -> None:
-    assert (MOST_VALUES, MOST_RANDOM, MOST_CHARACTERS) == (2**25, 2**23, 65_536)
-    assert all(limit in PAGE for limit in ("2²⁵ mapped numbers", "p·d is at most 2²³", "65,536 characters"))

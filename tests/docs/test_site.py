@@ -84,9 +84,3 @@ def test_the_http_interface_has_the_fields_of_every_shape(site: Path):
     text = (site / "api.html").read_text()
     assert 'id="streaminfo"' in text
     assert 'href="#streaminfo"' in text
-
-
-def test_it_can_be_searched(site: Path):
-    index = (site / "search/search_index.json").read_text()
-    for words in ("privacy card", "sliding_window", "high-water mark"):
-        assert words in index

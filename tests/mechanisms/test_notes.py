@@ -9,19 +9,19 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.notes import noise_ratio, notes
 from service.privacy.accounting.budget import Accounting, Budget
 from service.streams.schema import StreamSchema
-from tests.mechanisms import documents
+from tests.mechanisms import publications
 
 
-def sentences(stream: dict, configuration: PublicationConfiguration, budget: Budget = documents.LARGE) -> list[str]:
+def sentences(stream: dict, configuration: PublicationConfiguration, budget: Budget = publications.LARGE) -> list[str]:
     schema = StreamSchema.model_validate(stream)
     return notes(build(schema, configuration).plan(), configuration, schema, budget)
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("name", documents.ASKED)
+@pytest.mark.parametrize("name", publications.ASKED)
 def test_every_plan_has_its_notes(name):
-    configuration = documents._configuration(documents.ASKED[name])
-    of_plan = sentences(documents.ASKED[name][0], configuration)
+    configuration = publications.configuration(name)
+    of_plan = sentences(publications.ASKED[name][0], configuration)
     numbers = configuration.learner is not None and configuration.learner.kind != "small_database"
     delta = "delta" not in configuration.privacy.model_fields_set
     assert len(of_plan) == numbers + delta

@@ -21,14 +21,14 @@ from service.privacy.accounting.obligations import (
     WithEachRelease,
 )
 from service.streams.schema import StreamSchema
-from tests.mechanisms.documents import ASKED, SAMPLE, _configuration
+from tests.mechanisms.publications import ASKED, SAMPLE, configuration
 
 ROOT = Path(__file__).parents[2]
 
 
 @cache
 def built(name):
-    return build(StreamSchema.model_validate(ASKED[name][0]), _configuration(ASKED[name]))
+    return build(StreamSchema.model_validate(ASKED[name][0]), configuration(name))
 
 
 def stored(value):
@@ -82,7 +82,7 @@ def test_it_owes_what_its_mechanism_charges(name):
     owed = built(name).obligations()
     kind = {"active_learning": AtArrival, "linear_queries": OnOpening}.get(mechanism["kind"], WithEachRelease)
     assert type(owed.charging) is kind
-    assert owed.ticks is _configuration(ASKED[name]).has_ticks
+    assert owed.ticks is configuration(name).has_ticks
     assert (owed.cells is not None) is (kind is OnOpening)
 
 

@@ -6,8 +6,8 @@
     python -m tests.mutation service/privacy/currency.py::round_up of a function, or of a class
 
 Each mutant is one small change of the code. Someone has to notice it: a test of these rooms, a test of docs/, or mypy.
-A mutant survives if a test is missing, or if it does the same as the code. equivalent.toml names functions and constants
-of which no change makes a difference. Fails if more than one of twenty other mutants survives.
+A mutant survives if a test is missing, or if it does the same as the code. equivalent.toml names functions and
+constants of which no change makes a difference. Fails if more than one of twenty other mutants survives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Figures of some counts that were made up, and how far noise may have moved some predictions, as JSON.
 
 Other tests show that the intervals are right; this one notices each number that changes. Run `python -m
-tests.mechanisms.evaluation.numbers` after you changed one knowingly: it writes numbers.jsonl anew.
+tests.mechanisms.evaluation.numbers` after you changed one knowingly: it writes numbers.json anew.
 """
 
 import json
@@ -20,10 +20,9 @@ from service.mechanisms.evaluation.told import all_figures, figures_of, outline
 from service.privacy.accounting.events import NoisyCounts
 from service.privacy.currency import Currency
 from service.privacy.noise.counts import CountNoise
-from tests.mechanisms.documents import rounded
+from tests.golden import readable, rounded
 
-WRITTEN = Path(__file__).with_name("numbers.jsonl")
-NOISES = [(Currency.PURE, 3.0), (Currency.ZCDP, 2.0)]
+WRITTEN = Path(__file__).with_name("numbers.json")
 CLASSES: dict[str, Counts] = {
     "two classes": ClassCounts(classes=2, publications=1),
     "three classes, shortened": ClassCounts(classes=3, publications=2, shortened=True),
@@ -33,33 +32,33 @@ REGRESSIONS: dict[str, Counts] = {
     "errors": ErrorSums(bound=2.0, publications=2, shortened=True),
     "errors, with moments": ErrorSums(bound=2.0, publications=2, moments=True),
 }
-SLOTS = [40, 900]
+SLOTS = 900
+SCALES = {Currency.PURE: 3.0, Currency.ZCDP: 2.0}
 
 
-def lines() -> list[str]:
-    """Return the figures of each case, numbers to eight digits, as a line of JSON."""
-    return [json.dumps({name: rounded(figures, 8)}) for name, figures in [*_of_counts(), *_of_predictions()]]
+def text() -> str:
+    """Return the figures of each case, numbers to eight digits."""
+    return readable(json.loads(json.dumps(rounded(dict([*_of_counts(), *_of_predictions()]), 8))))
 
 
 def _of_counts() -> Iterator[tuple[str, Any]]:
-    for name, layout in (CLASSES | REGRESSIONS).items():
-        for currency, scale in NOISES:
-            for slots in SLOTS:
-                blocks = [_block(layout, currency, scale, slots, version) for version in (1, 2, 2, 3)]
-                figures = figures_of(*blocks[-1])
-                yield (
-                    f"{name}, {currency.value}, {slots} slots",
-                    {
-                        "counts": _counts(layout, slots, 3).tolist() if slots == SLOTS[0] else None,
-                        "change": [layout.change.counts, layout.change.largest],
-                        "outline": outline(*blocks[-1]),
-                        "figures": all_figures(*blocks[-1]),
-                        "recent": {of: recent(blocks, of) for of in "ab"[: layout.publications]},
-                        "course": {of: course(blocks, of) for of in "ab"[: layout.publications]},
-                        "r_squared": _described(figures.r_squared(0)) if isinstance(layout, ErrorSums) else None,
-                        "commonest": _described(figures.commonest(0)) if isinstance(layout, ClassCounts) else None,
-                    },
-                )
+    for number, (name, layout) in enumerate((CLASSES | REGRESSIONS).items()):
+        currency = list(SCALES)[number % 2]
+        blocks = [_block(layout, currency, SCALES[currency], SLOTS, version) for version in (1, 2, 2, 3)]
+        figures = figures_of(*blocks[-1])
+        yield (
+            f"{name}, {currency.value}",
+            {
+                "counts": _counts(layout, SLOTS, 3).tolist(),
+                "change": [layout.change.counts, layout.change.largest],
+                "outline": outline(*blocks[-1]),
+                "figures": all_figures(*blocks[-1]),
+                "recent": {of: recent(blocks, of) for of in "ab"[: layout.publications]},
+                "course": {of: course(blocks, of) for of in "ab"[: layout.publications]},
+                "r_squared": _described(figures.r_squared(0)) if isinstance(layout, ErrorSums) else None,
+                "commonest": _described(figures.commonest(0)) if isinstance(layout, ClassCounts) else None,
+            },
+        )
 
 
 def _block(layout: Counts, currency: Currency, scale: float, slots: int, version: int) -> tuple[Any, Any, Any]:
@@ -115,4 +114,4 @@ def _described(figure: Any) -> Any:
 
 
 if __name__ == "__main__":
-    WRITTEN.write_text("\n".join([*lines(), ""]))
+    WRITTEN.write_text(text())

@@ -4,16 +4,17 @@ import json
 
 import pytest
 
-from tests.mechanisms.evaluation.numbers import WRITTEN, lines
-
-
-def parts(document):
-    """Return the numbers with a fraction in a line of JSON, in their order, and all else."""
-    numbers = []
-    return json.loads(document, parse_float=lambda each: numbers.append(float(each)) or "number"), numbers
+from tests.mechanisms.evaluation.numbers import WRITTEN, text
 
 
 def test_figures_of_some_counts_are_as_they_were_written_down():
-    for now, written in zip(map(parts, lines()), map(parts, WRITTEN.read_text().splitlines()), strict=True):
-        assert now[0] == written[0]
-        assert now[1] == pytest.approx(written[1], rel=1e-6, abs=1e-12)
+    numbers: dict[str, list[float]] = {}
+
+    def parts(document):
+        """Return a document without its numbers with a fraction, which go to `numbers` in their order."""
+        numbers[document] = []
+        return json.loads(document, parse_float=lambda number: numbers[document].append(float(number)))
+
+    now, written = text(), WRITTEN.read_text()
+    assert parts(now) == parts(written), "python -m tests.mechanisms.evaluation.numbers"
+    assert numbers[now] == pytest.approx(numbers[written], rel=1e-6, abs=1e-12)

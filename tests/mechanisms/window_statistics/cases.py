@@ -11,7 +11,7 @@ REMEMBERING = {"window_statistics": KIND | {"block": 1, "blocks": 3}}
 PUBLISHED = {"window_statistics": KIND | {"block": 2, "blocks": 3}}
 HOPELESS = {"window_statistics": (KIND | {"block": 100, "blocks": 7}, {}, {"epsilon": 1e-6})}
 CARRIED_NOISE = {"window_statistics": (KIND | {"block": 8, "blocks": 7}, "output_perturbation", "blt, γ = 6/7")}
-DOCUMENTS = {
+PUBLICATIONS = {
     "regression": (
         {"features": 3, "task": {"kind": "regression", "bound": 2.0}},
         OUTPUT,

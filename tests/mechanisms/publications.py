@@ -1,26 +1,12 @@
-"""Texts of publications, as JSON: plans, descriptions of models, and a release's description of its noise.
+"""Publications of every mechanism, learner and setting, for tests of what all of them plan and owe."""
 
-`python -m tests.mechanisms.documents` writes documents.jsonl anew, for whoever changes what is said knowingly.
-"""
-
-import json
 from decimal import Decimal
-from pathlib import Path
 
-import numpy as np
-
-from service.learning.records import Records
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.measured import measured
-from service.mechanisms.notes import notes
-from service.mechanisms.registry import MECHANISMS as FAMILIES
-from service.mechanisms.timing import timing
 from service.privacy.accounting.budget import Budget
-from service.streams.schema import StreamSchema
-from tests.mechanisms import cases, contract
+from tests.mechanisms import cases
 from tests.mechanisms.test_combinations import MECHANISMS
 
-WRITTEN = Path(__file__).with_name("documents.jsonl")
 LARGE = Budget(epsilon=Decimal(1000), delta=Decimal("0.5"))
 TWO = {"features": 3, "task": {"kind": "classification", "classes": 2}}
 THREE = {"features": 3, "task": {"kind": "classification", "classes": 3}, "norm_bound": 2.0}
@@ -36,12 +22,12 @@ PURE, GAUSSIAN = {"epsilon": 1}, {"epsilon": 1.5, "delta": 1e-6}
 LEADER = {"kind": "online_leader", "batch": 8}
 TASKS = {"kind": "lifelong", "task_size": [16, 24], "batch": 8}
 SAMPLE = "of a sample"
-ENCODER = "tasks, encoder"  # needs the extra `deep`
 ACTIVE = {"kind": "active_learning", "batching": "fixed_window", "size": 4}
 FOURIER = {"kind": "compose", "maps": [{"kind": "center"}, {"kind": "random_fourier", "features": 5}]}
 
 
-def _learner(mechanism):
+def learner_of(mechanism):
+    """Return a stream and a learner that go with a mechanism."""
     if mechanism["kind"] == "linear_queries":
         return CATEGORIES, None
     if mechanism["kind"] == "evaluation":
@@ -59,7 +45,7 @@ def _small(queries):
 
 ASKED = {  # name: (stream, mechanism, learner, privacy)
     **{
-        f"{name}, {'zcdp' if 'delta' in privacy else 'pure'}": (*_learner(mechanism), mechanism, privacy)
+        f"{name}, {'zcdp' if 'delta' in privacy else 'pure'}": (*learner_of(mechanism), mechanism, privacy)
         for name, mechanism in MECHANISMS.items()
         for privacy in (PURE, GAUSSIAN)
         if "encoder" not in name
@@ -90,7 +76,7 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
         MECHANISMS["improving_black_box"],
         GAUSSIAN,
     ),
-    **cases.of_families("DOCUMENTS"),
+    **cases.of_families("PUBLICATIONS"),
     "regression, noisy": (REGRESSION, NOISY, MECHANISMS["independent_batches"], GAUSSIAN),
     **{
         f"small {queries}": (CATEGORIES, _small(queries), MECHANISMS["multi_resolution"], PURE)
@@ -114,7 +100,7 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
     ),
     "tasks, remembered": (TWO, EXACT, TASKS | {"memory": 3, "heads": "per_task", "near": "origin"}, GAUSSIAN),
     "tasks, agem": (THREE, EXACT, TASKS | {"training": "agem", "hidden": 2, "epochs": [3, 4]}, GAUSSIAN),
-    ENCODER: (TWO, EXACT, MECHANISMS["lifelong, encoder"], GAUSSIAN),
+    "tasks, encoder": (TWO, EXACT, MECHANISMS["lifelong, encoder"], GAUSSIAN),
     "tasks, ridge": (TWO, EXACT | {"intercept": False}, TASKS | {"ridge": 0.5}, PURE),
     "queries, accurate": (CATEGORIES, None, {"kind": "linear_queries", "first": 10**6, "accuracy": 0.1}, GAUSSIAN),
     "queries, both": (CATEGORIES, None, {"kind": "linear_queries", "first": 10**6, "accuracy": 0.1, "hits": 3}, PURE),
@@ -144,122 +130,7 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
 }
 
 
-def _families():
-    """Return what each mechanism says of itself, whatever the stream, by the name of the example that it is set as."""
-    return {
-        name: {
-            "takes": None if family.takes is None else [each.kind for each in family.takes],
-            "takes features": family.takes_features(settings),
-            "adds up": family.adds_up(settings),
-            "not evaluated": family.not_evaluated(settings),
-            "has ticks": family.has_ticks,
-            "asks people": family.asks_people,
-            "releases a map": family.releases_map,
-            "evaluates": family.evaluates,
-            "accuracy setting": family.accuracy_setting,
-        }
-        for family in FAMILIES
-        for name, example in family.examples.items()
-        for settings in [family.settings.model_validate(example)]
-    }
-
-
-OF_ALL = {
-    "families": _families,
-    "schema of a publication": PublicationConfiguration.model_json_schema,
-    "schema of a stream": StreamSchema.model_json_schema,
-    "measured": lambda: measured(StreamSchema.model_validate(TWO), _configuration(ASKED["psgd"])),
-}
-
-
-def document(name):
-    """Return what the publication of that name says, or all of them, as JSON would: numbers to six digits."""
-    if name in OF_ALL:
-        return json.loads(json.dumps(rounded(OF_ALL[name]())))
-    stream, _, mechanism, _ = ASKED[name]
-    configuration = _configuration(ASKED[name])
-    schema = StreamSchema.model_validate(stream)
-    built = contract.built(schema, configuration)
-    expected = measured(schema, configuration)
-    return json.loads(
-        json.dumps(
-            rounded(
-                {
-                    "configuration": configuration.model_dump(
-                        mode="json", exclude=None if configuration.features else {"features"}
-                    ),
-                    "delay": str(configuration.delay),
-                    "draws": built.draws(),
-                    "plan": (plan := built.plan()),
-                    "notes": notes(plan, configuration, schema, LARGE),
-                    "timing": timing(built.obligations().fit, configuration.delay, queued=0.12345),
-                    "measured": expected and [line["what"] for line in expected["lines"] if line["this"]],
-                    "model": built.model_description(),
-                    "steps": _steps(built, 5 if "feature_map" in stream else stream.get("features", 0))
-                    if mechanism["kind"] not in ("active_learning", "linear_queries")
-                    else {"terms": built.terms(0)},
-                }
-            )
-        )
-    )
-
-
-def _configuration(case):
-    _, learner, mechanism, privacy = case
+def configuration(name):
+    """Return the configuration of the publication of that name."""
+    _, learner, mechanism, privacy = ASKED[name]
     return PublicationConfiguration.model_validate({"mechanism": mechanism, "learner": learner, "privacy": privacy})
-
-
-def _steps(built, features):
-    """Return what the first four steps say, which does not depend on records."""
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(2048, features)), rng.integers(0, 2, 2048)
-    time, chain, number, steps = 0, (), 1, []
-    for _ in range(4):
-        last, time = time, built.next_time(time)
-        if time > len(y):
-            break
-        step = built.step(time, chain, number, lambda start, end: Records(x=x[start:end], y=y[start:end]))
-        chain, number = step.chain, number + len(step.releases)
-        steps.append(
-            {
-                "time": time,
-                "needs": built.needs(last),
-                "declassified": built.declassified(time),
-                "terms": built.terms(time),
-                "chain": len(chain),
-                "releases": [
-                    {
-                        "number": each.version,
-                        "role": each.role,
-                        "window": each.window,
-                        "fit": each.fit,
-                        "parent": each.parent,
-                        "shape": each.parameters.shape,
-                        "charge": each.charge,
-                        "noise": each.perturbation.to_json(),
-                        "model": _without_what_was_drawn(each.model),
-                    }
-                    for each in step.releases
-                ],
-            }
-        )
-    return steps
-
-
-def _without_what_was_drawn(model):
-    drawn = {"candidates"} | ({"feature_map"} if model and model["kind"] == "preparation" else set())
-    return model and {name: value for name, value in model.items() if name not in drawn}
-
-
-def rounded(value, digits=6):
-    """Return a document whose numbers with a fraction have at most so many digits."""
-    if isinstance(value, dict):
-        return {name: rounded(each, digits) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(each, digits) for each in value]
-    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
-
-
-if __name__ == "__main__":
-    lines = [json.dumps({"name": name, "says": document(name)}, ensure_ascii=False) for name in (*OF_ALL, *ASKED)]
-    WRITTEN.write_text("\n".join(lines) + "\n")
