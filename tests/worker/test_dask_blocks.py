@@ -93,6 +93,50 @@ def test_what_fails_on_dask_is_answered_in_the_process(small: Bench, monkeypatch
     assert "tasks failed" in notes[0]
 
 
+def test_where_some_tasks_fail_each_block_counts_once(small: Bench, monkeypatch):
+    """A block that counts twice moves the sum twice as far as the noise is for."""
+    expected, notes, real = learner().fit(opened(small, 0, 250), 250, CENTER), list[str](), dask_blocks.answer
+
+    def fail_every_other(described: Any, located: Any, mapped: Any, question: Question, blocks: Any) -> Partial:
+        if blocks[0][0] // (blocks[0][1] - blocks[0][0]) % 2:
+            raise OSError("this Dask worker does not see the segments")
+        return real(described, located, mapped, question, blocks)
+
+    monkeypatch.setattr(dask_blocks, "BLOCKS_OF_A_TASK", 1)
+    monkeypatch.setattr(dask_blocks, "answer", fail_every_other)
+    with cluster(2, processes=False) as made:
+        blocks = on(small, made.scheduler_address, notes)
+        fitted = learner().fit(blocks, 250, CENTER)
+        blocks._client.close()
+    assert np.array_equal(fitted, expected)
+    assert notes
+    assert all("tasks failed" in note for note in notes)
+
+
+def test_where_the_cluster_breaks_in_the_middle_of_a_pass_each_block_counts_once(small: Bench, monkeypatch):
+    expected, notes, answered = learner().fit(opened(small, 0, 250), 250, CENTER), list[str](), list[Any]()
+    real = DaskBlocks._answers
+    monkeypatch.setattr(dask_blocks, "BLOCKS_OF_A_TASK", 1)
+    with cluster(1, processes=False) as made:
+
+        def break_after_two(blocks: DaskBlocks, question: Question, groups: Any) -> Iterator[Any]:
+            for group, answer in real(blocks, question, groups):
+                yield group, answer
+                answered.append(group)
+                if len(answered) == 2:
+                    made.close()
+
+        monkeypatch.setattr(DaskBlocks, "_answers", break_after_two)
+        monkeypatch.setattr(dask_blocks, "SECONDS_OF_SILENCE", 5.0)
+        blocks = on(small, made.scheduler_address, notes)
+        fitted = learner().fit(blocks, 250, CENTER)
+        blocks._client.close()
+    assert np.array_equal(fitted, expected)
+    assert len(answered) >= 2
+    assert len(notes) == 1
+    assert "left alone" in notes[0]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("killed", [False, True], ids=["all live", "one is killed"])
