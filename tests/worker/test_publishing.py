@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from service.store.rows import Rows
 from service.worker import publisher as publisher_module
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
-from tests.conftest import World, wait_until
+from tests.conftest import World, run_out, wait_until
 from tests.worker.conftest import new_sealer
 from tests.worker.published import Bench, dies_in, published, taken_over
 
@@ -109,6 +110,22 @@ def test_of_two_that_fitted_the_same_step_only_the_holder_of_the_lease_commits(b
     publication = bench.now()
     assert bench.counts() == (publication.version, publication.version)
     assert publication.position == 10
+
+
+def test_a_step_is_not_committed_under_a_lease_that_ran_out_though_nobody_took_it(bench: Bench, monkeypatch):
+    """Another worker may take it at any moment, and draw the same step."""
+    slow, commit = bench.publisher(), Publisher._commit
+
+    def sleep_first(self: Publisher, *args: Any) -> Any:
+        if self is slow:
+            run_out(bench.database)
+        return commit(self, *args)
+
+    monkeypatch.setattr(Publisher, "_commit", sleep_first)
+    slow.step(threading.Event())
+    assert bench.counts() == (0, 0)
+    bench.publish_all()
+    assert bench.counts()[0] == bench.now().version > 0
 
 
 def test_publications_take_turns(bench: Bench, monkeypatch):

@@ -4,6 +4,7 @@ import asyncio
 import math
 import threading
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -110,6 +111,30 @@ def test_a_sealer_that_lost_its_lease_commits_nothing(bench: Bench):
     assert bench.now().records == 1
     awake.step(wait_milliseconds=10)
     assert bench.values() == [1, 2]
+
+
+def test_a_batch_is_not_numbered_under_a_lease_that_ran_out_though_nobody_took_it(bench: Bench, monkeypatch):
+    """Another worker may take it at any moment, and number the same batch."""
+    sealer, seal = bench.sealer(), numbering.seal
+    sealer.step(wait_milliseconds=10)  # takes the lease
+
+    def sleep_first(*args: Any, **more: Any) -> None:
+        run_out(bench.database)
+        seal(*args, **more)
+
+    monkeypatch.setattr(numbering, "seal", sleep_first)
+    bench.append(1)
+    sealer.step(wait_milliseconds=10)
+    assert bench.now().records == 0
+    monkeypatch.setattr(numbering, "seal", seal)
+    successor = bench.successor()
+
+    def numbered() -> bool:
+        successor.step(wait_milliseconds=10)
+        return bench.now().records == 1
+
+    wait_until(numbered)
+    assert bench.values() == [1]
 
 
 def test_two_sealers_at_once_number_every_batch_once(bench: Bench):
@@ -219,6 +244,8 @@ def test_a_lease_that_ran_out_can_be_taken_but_not_renewed(bench: Bench):
     with bench.database.transaction() as connection:
         assert leases.take(connection, resource, owner="two", seconds=600) is None
     run_out(bench.database)
+    with bench.database.transaction() as connection, pytest.raises(leases.LeaseLost):
+        leases.check(connection, first)
     with bench.database.transaction() as connection:
         second = leases.take(connection, resource, owner="two", seconds=600)
     assert second.epoch == first.epoch + 1
