@@ -99,6 +99,39 @@ def test_every_number_is_that_of_the_charges_over_a_random_history(service: Serv
     assert card(service, names[0])["ledger"]["hash"] == newest["hash"]
 
 
+def test_where_a_budget_is_held_in_rho_each_number_is_its_own(service: Service):
+    """Of eight numbers none equals another, so that none can stand in another's place."""
+    stream = service.stream(budget={"epsilon": 6, "delta": 1e-5, "accounting": "zcdp"})
+    shape = {"kind": "multi_resolution", "base": 20}
+    first, second = (service.publish(stream, shape, epsilon=epsilon, delta=1e-6) for epsilon in (1, 2))
+    service.post(stream, [[1, 0]] * 20, [0, 1] * 10)
+    for name in (first, second):
+        service.reaches(name, time=20)
+    client = service.client()
+    charges = ok(client.get(f"/v1/streams/{stream}/ledger/charges"))["items"]
+    spent = {charge["publication"]: charge["rho"] for charge in charges}
+    capacity = ok(client.get(f"/v1/publications/{first}"))["plan"]["guarantee"]["capacity"]
+    whole = ok(client.get(f"/v1/streams/{stream}"))
+    shown = card(service, first)["rho"]
+    assert shown["publication"]["for_life"] == shown["publication"]["reserved"] == pytest.approx(capacity)
+    assert shown["publication"]["spent"] == pytest.approx(spent[first])
+    assert shown["stream"]["for_life"] == pytest.approx(whole["budget"]["rho"])
+    assert shown["stream"]["reserved"] == pytest.approx(whole["reserved"]["rho"])
+    assert shown["stream"]["spent"] == pytest.approx(spent[first] + spent[second])
+    numbers = [capacity, spent[first], *shown["stream"].values()]
+    assert len(set(numbers)) == len(numbers)
+    printed = page(service, first)
+    for amount, heading in (
+        ("for_life", "may lose for life"),
+        ("reserved", "reserved now"),
+        ("spent", "charged so far"),
+    ):
+        row = re.search(rf">{heading}</th><td>(.*?)</td><td>(.*?)</td>", printed)
+        assert row is not None
+        for cell, of in zip(row.groups(), ("publication", "stream"), strict=True):
+            assert cell.endswith(f"ρ {shown[of][amount]}"), (amount, of)
+
+
 @pytest.fixture(scope="module")
 def name(service: Service) -> str:
     return service.publish(service.stream(epsilon=3), {"kind": "independent_batches", "batch": 5}, publish_delay=2.5)

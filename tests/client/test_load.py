@@ -101,6 +101,16 @@ def test_two_files_of_one_name_are_not_taken_for_one(service: Service, client, l
     numbered(stream, 2 * RECORDS)
 
 
+def test_with_a_name_files_of_different_names_are_each_loaded_once(service: Service, client, load, tmp_path):
+    stream = client.stream(service.stream())
+    paths = [tmp_path / name for name in ("may.csv", "june.csv")]
+    for path in paths:
+        WRITERS["days.csv"](path, FRAME)
+    for _ in range(2):
+        assert load(stream.name, *paths, "--name", "spring") == 0
+    numbered(stream, 2 * RECORDS)
+
+
 def test_threads_of_arrow_read_a_file_of_this_machine_without_python(tmp_path):
     """One that had to call Python while Python ends would abort the process."""
     path = tmp_path / "days.csv"

@@ -82,6 +82,9 @@ def test_one_block_alone_is_no_fall_and_old_blocks_are_forgotten():
     assert not has_fallen(layout, [bad], counted)
     assert has_fallen(layout, [good, bad], counted)
     assert not has_fallen(layout, [bad, good], counted)
+    many = Counted(noise=noise_of(layout, "pure"), slots=100_000)
+    oldest, others = (BlockCounts(100_000, 100 * block.counts) for block in (good, bad))
+    assert has_fallen(layout, [oldest, *[others] * MEMORY], many), "the oldest block that is compared with"
     assert not has_fallen(layout, [good, *[bad] * (MEMORY + 1)], counted)
 
 
