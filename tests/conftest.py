@@ -179,6 +179,12 @@ def wait_until(condition: Callable[[], Any], *, seconds: float = HANG_SECONDS) -
     return value
 
 
+def join(thread: threading.Thread) -> None:
+    """Wait until a thread ends; fail when it does not, long before the test's own limit."""
+    thread.join(HANG_SECONDS)
+    assert not thread.is_alive(), "the thread waits for ever"
+
+
 def run_out(database: Database) -> None:
     """As if the time of all leases had passed: of the dead nobody renews them."""
     with database.transaction() as connection:

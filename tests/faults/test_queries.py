@@ -20,7 +20,7 @@ from service.store import charges, parts, publications
 from service.store.database import Database
 from service.store.rows import Rows
 from service.store.segment_files import SegmentFiles
-from tests.conftest import HANG_SECONDS, make_world, ok, run_out, wait_until
+from tests.conftest import HANG_SECONDS, join, make_world, ok, run_out, wait_until
 from tests.faults.load import check_ledger
 from tests.faults.processes import Api, died, end, has_stopped, start_worker
 
@@ -185,7 +185,7 @@ def test_processes_that_find_a_query_hard_at_the_same_time_measure_it_once(world
                 wait_until(lambda upto=160 + 40 * number: ask(client, EASY)["time"] >= upto * 0.99)
             over.set()
             for thread in threads:
-                thread.join()
+                join(thread)
             assert problems == []
             with database.transaction() as connection:
                 ledger = list(charges.walk(Rows(connection), 1))

@@ -33,7 +33,7 @@ from service.streams.schema import StreamSchema
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
 from service.worker.workshop import Workshop
-from tests.conftest import unique
+from tests.conftest import join, unique
 from tests.worker import published
 
 CATEGORIES = 6
@@ -137,7 +137,7 @@ def confirming(database: Database, files: SegmentFiles) -> Iterator[None]:
     thread.start()
     yield
     stop.set()
-    thread.join()
+    join(thread)
 
 
 def with_records(bench: Bench) -> Bench:

@@ -21,7 +21,7 @@ from service.settings import Settings
 from service.store import publications, releases, segments, streams, tables
 from service.store.database import Database
 from service.store.rows import Rows
-from tests.conftest import World, run_out
+from tests.conftest import World, join, run_out
 from tests.publishing.asking import (
     ALPHA,
     CATEGORIES,
@@ -293,7 +293,7 @@ def test_many_processes_and_a_worker_at_once_charge_what_a_walk_by_hand_finds(se
         bench.count_in()
     stop.set()
     for thread in askers:
-        thread.join()
+        join(thread)
     assert problems == []
     bench.all_is_well()
     by_hand(bench)

@@ -14,7 +14,7 @@ from service.ledger.verify import verify
 from service.publishing import confirmation
 from service.store import charges, erasing, leases, newest, publications, releases, shown, streams, tables
 from service.store.database import Database, DatabaseUnsafe
-from tests.conftest import ADMIN_KEY, serving, wait_until
+from tests.conftest import ADMIN_KEY, join, serving, wait_until
 from tests.worker.published import Bench
 from tests.worker.test_publishing import bench  # noqa: F401
 
@@ -315,7 +315,7 @@ def test_the_mark_never_goes_back_however_many_confirm_at_once(bench: Bench, mon
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert set(charges_marked) == {5}
     assert visible(bench)[0] == 5
 

@@ -19,7 +19,7 @@ from service.store import changes, leases, numbering, segments, streams, tables
 from service.store.database import DatabaseUnavailable
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
-from tests.conftest import HANG_SECONDS, wait_until
+from tests.conftest import HANG_SECONDS, join, wait_until
 from tests.worker.conftest import Bench, new_stream
 
 
@@ -39,7 +39,7 @@ def running(sealer: Sealer) -> Iterator[None]:
     thread.start()
     yield
     stop.set()
-    thread.join()
+    join(thread)
 
 
 def test_a_mark_that_can_not_be_read_holds_up_its_own_stream_alone(bench: Bench):

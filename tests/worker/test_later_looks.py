@@ -14,7 +14,7 @@ from service.ledger import open_ledger
 from service.store import publications, streams, tables
 from service.worker import audit as auditing
 from service.worker.main import _until_stopped
-from tests.conftest import wait_until
+from tests.conftest import join, wait_until
 from tests.worker.published import Bench
 from tests.worker.test_confirmation import crash_before_the_mark, visible
 from tests.worker.test_publishing import bench  # noqa: F401
@@ -106,7 +106,7 @@ def test_a_locked_stream_is_shown_after_those_that_are_free(bench: Bench, monkey
         thread.start()
         wait_until(lambda: publications_of(bench, 1)[0].visible_position == 10)
         assert publications_of(bench, other)[0].visible_position == 0
-    thread.join()
+    join(thread)
     assert publications_of(bench, other)[0].visible_position == 10
 
 
@@ -163,7 +163,7 @@ def test_as_long_as_it_runs_an_audit_confirms_asks_invariants_and_forgets_what_h
         wait_until(lambda: ("ended", "s") not in metrics.timed_publications())
     finally:
         stop.set()
-        thread.join()
+        join(thread)
 
 
 def test_a_part_of_a_worker_that_fails_begins_again_and_its_error_is_not_told_word_for_word(monkeypatch, capsys):

@@ -18,7 +18,7 @@ from service.store import leases, numbering, segments, streams, tables
 from service.store.segment_files import SegmentFiles
 from service.streams.feature_maps import build, feature_map
 from service.worker import sealer as sealing
-from tests.conftest import run_out, wait_until
+from tests.conftest import join, run_out, wait_until
 from tests.worker.conftest import Bench, new_stream
 from tests.worker.published import dies_in
 
@@ -147,7 +147,7 @@ def test_two_sealers_at_once_number_every_batch_once(bench: Bench):
     wait_until(lambda: bench.now().records == 40)
     stop.set()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert bench.values() == list(range(40))
 
 

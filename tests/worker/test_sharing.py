@@ -12,7 +12,7 @@ from service.store import changes, erasing, leases, segments, streams, tables
 from service.worker import sealer as sealing
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
-from tests.conftest import HANG_SECONDS, run_out, wait_until
+from tests.conftest import HANG_SECONDS, join, run_out, wait_until
 from tests.worker.conftest import Bench, new_stream
 
 STREAMS = 6
@@ -180,7 +180,7 @@ def test_a_new_stream_is_heard_of(bench: Bench, monkeypatch):
     finally:
         stop.set()
         for thread in threads:
-            thread.join()
+            join(thread)
 
 
 def _listens(bench: Bench) -> bool:

@@ -22,7 +22,7 @@ from service.store.database import DatabaseUnavailable
 from service.store.due_steps import due_steps
 from service.store.publications import NewPublication
 from service.worker.publisher import Publisher
-from tests.conftest import run_out, wait_until
+from tests.conftest import join, run_out, wait_until
 from tests.worker.published import Bench
 from tests.worker.test_publishing import CONFIGURATION, bench  # noqa: F401
 
@@ -170,7 +170,7 @@ def test_a_step_is_published_once_by_however_many_workers(bench: Bench):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert bench.counts() == (bench.now().version, bench.now().version)
     assert bench.now().position == 10
 

@@ -20,7 +20,7 @@ from service.store.segment_files import SegmentFiles
 from service.streams.units import UnitState, UnitStates, counting_slots, pseudonym
 from service.worker import counting
 from service.worker import sealer as sealing
-from tests.conftest import wait_until
+from tests.conftest import join, wait_until
 from tests.streams.test_units import counted_by_definition
 from tests.worker.conftest import Bench
 from tests.worker.published import dies_in
@@ -133,7 +133,7 @@ def test_two_sealers_at_once_count_every_slot_once(bench: Bench):
     wait_until(lambda: bench.now().records == 20)
     stop.set()
     for thread in threads:
-        thread.join()
+        join(thread)
     check(bench, pattern)
 
 

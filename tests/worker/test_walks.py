@@ -20,7 +20,7 @@ from service.worker import audit as auditing
 from service.worker import publisher as publishing
 from service.worker.publisher import Publisher
 from service.worker.workshop import Workshop
-from tests.conftest import wait_until
+from tests.conftest import join, wait_until
 from tests.worker.published import Bench
 from tests.worker.test_audit import halfway, owner, stream, tampering
 from tests.worker.test_publishing import bench
@@ -48,7 +48,7 @@ def walking(shop: Workshop) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join()
+        join(thread)
 
 
 def charged(bench: Bench) -> None:
