@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +16,19 @@ from service.mechanisms.family import BuildContext
 from service.mechanisms.features import schema_of_features
 from service.mechanisms.on_schedule import OnSchedule
 from service.mechanisms.registry import MECHANISMS
-from service.mechanisms.units import build_for_units
-from service.privacy.currency import capacity
+from service.mechanisms.units import NotForUnits, UnitTerms
+from service.privacy.currency import Currency, capacity
 from service.privacy.noise.additive import Unaffordable
 from service.streams.schema import stored_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from service.inputs.registry import FamilySettings
+    from service.mechanisms.family import MechanismFamily
     from service.mechanisms.features import ReleasedMap
     from service.mechanisms.mechanism import Mechanism
+    from service.privacy.accounting.groups import UnitBound
     from service.streams.schema import StreamSchema
 
 
@@ -75,6 +80,28 @@ def _planned(publication: PublicationConfiguration, context: BuildContext) -> Me
         raise Refused("mechanism", "a fit could have evaluation slots alone: use batches of at least 2 records")
     mechanism.plan()
     return mechanism
+
+
+def build_for_units(
+    family: MechanismFamily[Any], settings: FamilySettings, context: BuildContext, bound: UnitBound
+) -> Mechanism:
+    """Return the publication that keeps a unit within what was asked. Raises Refused where it is not known how."""
+
+    def charging(factor: Fraction) -> Mechanism:
+        terms = UnitTerms.rounded(bound, factor)
+        built: Mechanism = family.build(
+            settings, replace(context, capacity=context.capacity / terms.factor, unit=terms)
+        )
+        return built
+
+    alone: Mechanism = family.build(settings, context)
+    try:
+        if context.currency is Currency.PURE:
+            alone.check_units()
+            return charging(Fraction(bound.max_records))
+        return charging(alone.group_factor(bound, charging))
+    except NotForUnits as why:
+        raise Refused("mechanism.kind", f"on a stream with units {why}") from None
 
 
 def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], start: int, position: int) -> int:

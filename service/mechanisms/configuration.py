@@ -11,38 +11,18 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.inputs.fields import Delta, Epsilon, PublishDelay, Rho, Shape
+from service.inputs.fields import Delta, Epsilon, PublishDelay, Shape
 from service.inputs.refused import Refused
 from service.inputs.registry import FamilySettings
 from service.learners.linear import LinearLearner
 from service.learners.registry import LearnerSettings
 from service.mechanisms.family import MechanismFamily
 from service.mechanisms.features import FeaturesFrom
+from service.mechanisms.privacy import Privacy, RhoPrivacy
 from service.mechanisms.registry import MECHANISMS, MechanismSettings
 from service.privacy.accounting.budget import Accounting, Budget, epsilon_within
 
-__all__ = ["Privacy", "PublicationConfiguration", "Refused"]
-
-
-class Privacy(Shape):
-    """The most that one record may lose to one publication over its whole life: (epsilon, delta)."""
-
-    epsilon: Epsilon
-    delta: Delta = Field(Decimal(0), json_schema_extra={"default": 0})  # a number, where pydantic would show a text
-    rho: Rho | None = Field(
-        None,
-        exclude_if=lambda rho: rho is None,
-        description="The loss that was asked for in the place of epsilon and delta, which follow from it",
-    )
-
-
-class RhoPrivacy(Shape):
-    """The most that one record may lose to one publication for ever, on a stream whose budget is held in rho.
-
-    The publication promises the (epsilon, delta) that it implies at the delta of the stream's budget.
-    """
-
-    rho: Rho
+__all__ = ["Privacy", "PublicationConfiguration", "Refused", "RhoPrivacy"]
 
 
 class StreamBudget(Shape):

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from service.inputs.registry import FamilySettings
     from service.learners.family import LearnerFamily
-    from service.mechanisms.configuration import Privacy
     from service.mechanisms.mechanism import Mechanism
+    from service.mechanisms.privacy import Privacy
     from service.mechanisms.units import UnitTerms
     from service.privacy.currency import Currency
     from service.streams.schema import StreamSchema

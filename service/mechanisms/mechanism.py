@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Records
     from service.learning.sums import Blocks
-    from service.mechanisms.configuration import Privacy
+    from service.mechanisms.privacy import Privacy
     from service.mechanisms.units import UnitTerms
     from service.privacy.accounting.events import PrivacyEvent
     from service.privacy.accounting.groups import UnitBound

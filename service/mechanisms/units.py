@@ -6,22 +6,17 @@ of it. The factor is m in pure ε, and g of the publication's noise in ρ (`priv
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Any, cast
 
-from service.inputs.refused import Refused
 from service.privacy.accounting.carried_groups import rounding_share, settled
 from service.privacy.accounting.groups import Batching, UnitBound, group_factor, independent
-from service.privacy.currency import Currency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from service.inputs.registry import FamilySettings
-    from service.mechanisms.family import BuildContext, MechanismFamily
-    from service.mechanisms.mechanism import Mechanism
     from service.privacy.accounting.events import NoisyRunningSums
     from service.privacy.noise.correlated import Correlated
 
@@ -74,25 +69,3 @@ def of_carried_noise(
 def of_fits(bound: UnitBound, records: int) -> Fraction:
     """Return g of fits with noise of their own, of at most so many slots, a unit having one contribution a fit: m."""
     return group_factor(independent(Batching(bound=bound, batch=records)))
-
-
-def build_for_units(
-    family: MechanismFamily[Any], settings: FamilySettings, context: BuildContext, bound: UnitBound
-) -> Mechanism:
-    """Return the publication that keeps a unit within what was asked. Raises Refused where it is not known how."""
-
-    def charging(factor: Fraction) -> Mechanism:
-        terms = UnitTerms.rounded(bound, factor)
-        built: Mechanism = family.build(
-            settings, replace(context, capacity=context.capacity / terms.factor, unit=terms)
-        )
-        return built
-
-    alone: Mechanism = family.build(settings, context)
-    try:
-        if context.currency is Currency.PURE:
-            alone.check_units()
-            return charging(Fraction(bound.max_records))
-        return charging(alone.group_factor(bound, charging))
-    except NotForUnits as why:
-        raise Refused("mechanism.kind", f"on a stream with units {why}") from None

@@ -218,9 +218,9 @@ def records_of_a_unit_that_are_permuted_one_by_one() -> None:
 @bug(f"{_MECHANISMS}::test_a_slot_may_be_charged_a_factors_part_of_what_a_unit_was_promised[mechanism0-learner0-0-16]")
 def a_slot_that_is_charged_what_its_unit_was_promised() -> None:
     """The capacity is not divided by the group factor."""
-    from service.mechanisms import units
+    from service.mechanisms import building
 
-    rewrite(units.build_for_units, ("context.capacity / terms.factor", "context.capacity"))
+    rewrite(building.build_for_units, ("context.capacity / terms.factor", "context.capacity"))
 
 
 @bug(f"{_PUBLISHED}::test_what_is_spent_is_the_units_and_within_what_was_promised[leader, pure]")
