@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import affine_transform, center_of_mass
 
 from benchmarks.replay import publication
-from service.learners.output_perturbation import OutputPerturbation
+from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.streams.feature_maps import FeatureMap
 

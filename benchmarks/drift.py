@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.replay import Features, Labels, Used, hits, load, publication, replay, titles
-from service.learners.output_perturbation import OutputPerturbation
+from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism
 

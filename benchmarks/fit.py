@@ -45,11 +45,11 @@ def compare(repeats: int) -> None:
         from sklearn.linear_model import LogisticRegression
     except ImportError:
         sys.exit("this comparison needs scikit-learn, which the project itself does not: pip install scikit-learn")
-    from service.learners.output_perturbation import OutputPerturbation
-    from service.learning.losses import LOSSES
-    from service.learning.objective import evaluate
+    from service.learning.optimization.losses import LOSSES
+    from service.learning.optimization.objective import evaluate
+    from service.learning.optimization.solvers import accuracy
+    from service.learning.output_perturbation import OutputPerturbation
     from service.learning.records import Prepared, Records, prepare
-    from service.learning.solvers import accuracy
 
     warnings.simplefilter("ignore")  # that lbfgs cannot improve any more
     x, y = digits()

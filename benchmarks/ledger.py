@@ -23,7 +23,7 @@ import numpy as np
 from sqlalchemy import Connection, func, select, update
 
 from service.embedded import embedded_servers
-from service.learners.output_perturbation import OutputPerturbation
+from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.ledger.verify import look, verify
 from service.mechanisms.building import build

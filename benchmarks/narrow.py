@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from service.learners.output_perturbation import OutputPerturbation
-from service.learning.losses import LOSSES
+from service.learning.optimization.losses import LOSSES
+from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.mechanisms.window_statistics.window_model import WindowModel
 from service.privacy.currency import Currency

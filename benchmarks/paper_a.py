@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from benchmarks import digits, results
 from benchmarks.replay import Features, Labels, load, publication, replay, titles
-from service.learners.output_perturbation import OutputPerturbation
+from service.learning.optimization.sums import Blocks
+from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
-from service.learning.sums import Blocks
 from service.mechanisms.linear import LinearMechanism, predict
 from service.privacy.accounting.events import AddedNoise
 from service.streams import feature_maps

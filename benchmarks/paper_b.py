@@ -8,7 +8,7 @@ Every run appends its line to the results, and is left out if the line is there.
 about, each record's plus (μ/2)·‖w - c‖², the set an l1 ball around c; one step is one batch, and a batch loses by the
 model that was released before it. Gradients are clipped at the loss's Lipschitz constant, that is not at all, but for
 the learning rate by default, which has its default clip; the other learning rate was found in hindsight. The streams
-are public, and regret is not private (`service.learning.regret`). Not private either, and labelled so: the same
+are public, and regret is not private (`optimization.regret`). Not private either, and labelled so: the same
 without noise.
 """
 
@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from benchmarks import drift, results
 from benchmarks.replay import Features, Labels, load, publication, replay
-from service.learning.constraint_sets import ConstraintSet, Name
+from service.learning.optimization.constraint_sets import ConstraintSet, Name
+from service.learning.optimization.regret import Hindsight
 from service.learning.records import Records
-from service.learning.regret import Hindsight
 from service.mechanisms.online_leader.conditional_gradient import Pursuit
 from service.mechanisms.online_leader.mechanism import OnlineLeader
 from service.mechanisms.online_leader.online_gradient import OnlineGradient, State

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.replay import load
-from service.learners.small_database import error_bound
 from service.learning.records import Records
+from service.learning.small_database import error_bound
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram, LinearQuery

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from benchmarks import drift
 from benchmarks.replay import Features, Labels, load, publication
-from service.learners.objective_perturbation import ObjectivePerturbation
-from service.learners.output_perturbation import OutputPerturbation
-from service.learning.losses import HuberHinge
+from service.learning.objective_perturbation import ObjectivePerturbation
+from service.learning.optimization.losses import HuberHinge
+from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.mechanisms.active_learning.mechanism import ActiveLearning
 from service.mechanisms.linear import predict

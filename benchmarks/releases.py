@@ -28,7 +28,7 @@ import psycopg
 from benchmarks.ledger import SCHEMA, Simulated
 from service import logs
 from service.embedded import embedded_servers
-from service.learners.output_perturbation import OutputPerturbation
+from service.learning.output_perturbation import OutputPerturbation
 from service.store.migrate import migrate
 
 CLASSES = 10

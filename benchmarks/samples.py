@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.streams import covtype
-from service.learners.output_perturbation import OutputPerturbation
-from service.learning.descent import PermutationSGD
-from service.learning.losses import LOSSES
+from service.learning.optimization.descent import PermutationSGD
+from service.learning.optimization.losses import LOSSES
+from service.learning.optimization.solvers import Exact
+from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.learning.samples import read_sample
-from service.learning.solvers import Exact
 from service.privacy.currency import Currency
 from service.privacy.noise import additive as noises
 
 if TYPE_CHECKING:
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
 
 TRAINED, RECORDS, EPSILONS = 500_000, 1_000_000, (0.01, 0.1, 1.0)
 SAMPLES = (None, 100_000, 10_000)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
 from service.api.app import create_app
-from service.learners.registry import LEARNERS
+from service.learning.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
 from service.settings import Settings
 from service.streams.feature_maps import FeatureMapShape

@@ -12,7 +12,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from docs.http_reference import api
 from service import metrics
-from service.learners.registry import LEARNERS
+from service.learning.registry import LEARNERS
 from service.ledger.overview import Overview
 from service.log import LogState
 from service.mechanisms.registry import MECHANISMS

@@ -16,7 +16,7 @@ from mkdocs.structure.files import File
 
 from docs.http_reference import site_page
 from docs.reference import SCOPES
-from service.learners.registry import LEARNERS
+from service.learning.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
 
 if TYPE_CHECKING:

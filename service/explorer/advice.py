@@ -16,8 +16,8 @@ import numpy as np
 from service.explorer.comparison import releases
 from service.inputs.fields import LARGEST_WEIGHT
 from service.inputs.refused import Refused
+from service.learning.optimization.solvers import Inaccurate
 from service.learning.records import Records
-from service.learning.solvers import Inaccurate
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism, predict

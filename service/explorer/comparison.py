@@ -17,10 +17,10 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from service.explorer.scores import score
 from service.inputs.fields import Delta, Epsilon, Positive, Shape
-from service.learners.output_perturbation import OutputPerturbation
-from service.learners.registry import LearnerSettings
+from service.learning.optimization.solvers import Inaccurate
+from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
-from service.learning.solvers import Inaccurate
+from service.learning.registry import LearnerSettings
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.linear import LinearMechanism, predict

@@ -1,1 +1,1 @@
-"""Models and how to fit them, with what one record can change about the result. Pure: no I/O, no clock, no noise."""
+"""Learners: how the records of a fit become a private model, a file for each way; `optimization` has what fits it."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
 
 VERSION = 1  # what a version computes never changes
 INTO = 0.3  # so that tanh bends for the brightest parts of an image, but is no step

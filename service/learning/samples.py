@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from service.learning.optimization.sums import cut
 from service.learning.records import Records
-from service.learning.sums import cut
 from service.privacy import sampling
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from service.learning.sums import Blocks
+    from service.learning.optimization.sums import Blocks
 
 
 def read_sample(records: Records | Blocks, slots: int, drawn: int, features: int) -> Records:

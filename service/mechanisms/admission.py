@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from service.inputs.refused import Refused
-from service.learners.registry import LEARNERS
+from service.learning.registry import LEARNERS
 from service.mechanisms.building import build
 from service.privacy.noise.sampler_distance import is_small, largest_epsilon
 

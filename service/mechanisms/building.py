@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from service.inputs.refused import Refused
-from service.learners.registry import LEARNERS
-from service.learning.solvers import Inaccurate
+from service.learning.optimization.solvers import Inaccurate
+from service.learning.registry import LEARNERS
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.family import BuildContext
 from service.mechanisms.features import schema_of_features

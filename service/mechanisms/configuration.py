@@ -14,8 +14,8 @@ from pydantic_core import PydanticCustomError
 from service.inputs.fields import Delta, Epsilon, PublishDelay, Shape
 from service.inputs.refused import Refused
 from service.inputs.registry import FamilySettings
-from service.learners.linear import LinearLearner
-from service.learners.registry import LearnerSettings
+from service.learning.linear import LinearLearner
+from service.learning.registry import LearnerSettings
 from service.mechanisms.family import MechanismFamily
 from service.mechanisms.features import FeaturesFrom
 from service.mechanisms.privacy import Privacy, RhoPrivacy

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from service.inputs.registry import FamilySettings
-    from service.learners.family import LearnerFamily
+    from service.learning.family import LearnerFamily
     from service.mechanisms.mechanism import Mechanism
     from service.mechanisms.privacy import Privacy
     from service.mechanisms.units import UnitTerms

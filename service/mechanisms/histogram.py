@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learners.small_database import error_bound as error_of_selection
+from service.learning.small_database import error_bound as error_of_selection
 from service.privacy.noise.sparse_vector import STEPS
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.learners.small_database import Queries
+    from service.learning.small_database import Queries
 
 MAX_CARDINALITY = 2**20
 

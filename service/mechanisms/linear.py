@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learners.linear import Linear
 from service.learning import encoders
-from service.learning.losses import LOSSES, HuberHinge, Squared
+from service.learning.linear import Linear
+from service.learning.optimization.losses import LOSSES, HuberHinge, Squared
 from service.mechanisms.on_schedule import OnSchedule
 from service.streams import feature_maps
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.learners.linear import PlannedLinearLearner
-    from service.learning.losses import Floats, Loss
+    from service.learning.linear import PlannedLinearLearner
+    from service.learning.optimization.losses import Floats, Loss
     from service.streams.feature_maps import FeatureMap
 
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from service.inputs.refused import Refused
-from service.learners.family import HistogramFamily, LearnerFamily, LinearFamily
-from service.learners.linear import Linear, LinearLearner, ReleasedModel
-from service.learners.registry import LEARNERS
-from service.learning.losses import LOSSES, HuberHinge, Squared
+from service.learning.family import HistogramFamily, LearnerFamily, LinearFamily
+from service.learning.linear import Linear, LinearLearner, ReleasedModel
+from service.learning.optimization.losses import LOSSES, HuberHinge, Squared
+from service.learning.registry import LEARNERS
 from service.privacy.currency import Currency
 from service.streams.schema import MAX_DIMENSION, Categorical, Classification, Regression
 
 if TYPE_CHECKING:
     from service.inputs.fields import Shape
-    from service.learners.linear import LinearModelLearner
-    from service.learning.losses import Floats, Loss
+    from service.learning.linear import LinearModelLearner
+    from service.learning.optimization.losses import Floats, Loss
     from service.mechanisms.family import BuildContext
     from service.streams.schema import StreamSchema
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from decimal import Decimal
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
+    from service.learning.optimization.sums import Blocks
     from service.learning.records import Records
-    from service.learning.sums import Blocks
     from service.mechanisms.privacy import Privacy
     from service.mechanisms.units import UnitTerms
     from service.privacy.accounting.events import PrivacyEvent

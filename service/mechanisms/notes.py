@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from service.learners.registry import LEARNERS
+from service.learning.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting.budget import cap
 from service.privacy.accounting.events import NoisyCounts

@@ -16,7 +16,7 @@ from service.privacy.currency import Currency, round_down
 from service.privacy.noise.additive import Unaffordable
 
 if TYPE_CHECKING:
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
     from service.schedules.schedule import Fit, Pattern, Schedule
 
 Perturbation = AddedNoise | SelectedCandidate

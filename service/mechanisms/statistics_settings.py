@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from service.inputs.refused import Refused
-from service.learners.linear import LinearLearner
-from service.learners.output_perturbation import FAMILY as OUTPUT
-from service.learning.losses import HuberHinge
+from service.learning.linear import LinearLearner
+from service.learning.optimization.losses import HuberHinge
+from service.learning.output_perturbation import FAMILY as OUTPUT
 from service.mechanisms.linear_settings import linear_model, settings_of
 
 if TYPE_CHECKING:
-    from service.learners.linear import Linear
+    from service.learning.linear import Linear
     from service.mechanisms.family import BuildContext
 
 

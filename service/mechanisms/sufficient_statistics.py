@@ -59,12 +59,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.learners.linear import Linear
-from service.learners.output_perturbation import FAMILY as OUTPUT
-from service.learning.losses import Squared
-from service.learning.objective import MARGIN
+from service.learning.linear import Linear
+from service.learning.optimization.losses import Squared
+from service.learning.optimization.objective import MARGIN
+from service.learning.optimization.solvers import SLACK, UNIT, Inaccurate
+from service.learning.output_perturbation import FAMILY as OUTPUT
 from service.learning.records import row_scales
-from service.learning.solvers import SLACK, UNIT, Inaccurate
 from service.mechanisms.timing import Workspace
 from service.privacy import sensitivity
 from service.privacy.accounting.events import NoisyStatistics
@@ -77,7 +77,7 @@ from service.privacy.sensitivity import StatisticsWeights
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
     from service.learning.records import Records
     from service.privacy.noise.additive import SphericalLaplace
     from service.privacy.noise.correlated import Factor, Memory

@@ -26,7 +26,8 @@ BYTES_AT_LEAST = 2**20  # of anything beside records
 BYTES_OF_A_NUMBER = 8
 BYTES_OF_A_FEATURE = 8  # of each record: its value is in memory twice while segments are read
 BYTES_OF_BLOCKS = 96 * 2**20  # of the block that is read, and of what is computed from it
-LARGE_BYTES = 128 * 2**20  # of records at once; where a learner can, it makes a larger fit of blocks (`learning.sums`)
+# Of records at once: where a learner can, it makes a larger fit of blocks (`optimization.sums`).
+LARGE_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,13 @@ import numpy as np
 
 from service.inputs.fields import LARGEST_WEIGHT
 from service.inputs.refused import Refused
-from service.learners.linear import LinearLearner, ReleasedModel
+from service.learning.linear import LinearLearner, ReleasedModel
 from service.mechanisms.building import build
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
     from service.mechanisms.configuration import PublicationConfiguration
     from service.streams.schema import StreamSchema
 

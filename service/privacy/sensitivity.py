@@ -30,9 +30,9 @@ def regularized_minimizer(*, lipschitz: float, strong_convexity: float, records:
 def permutation_sgd(*, lipschitz: float, strong_convexity: float, slots: int, tolerance: float) -> float:
     """Return the L2 sensitivity of permutation SGD's last iterate, 2L/(αN) + 2τ/α, rounded up.
 
-    Statement (paper-audit.md S4, proved in `learning.descent`): steps over b of N public slots each, every slot once a
-    pass, always divided by b; step sizes min(1/β_tot, 1/(αt)) with t over all passes, each of them off by at most 2^-51
-    relatively; τ/α the public distance of a computed iterate from the exact one. Any number of passes.
+    Statement (paper-audit.md S4, proved in `optimization.descent`): steps over b of N public slots each, every slot
+    once a pass, always divided by b; step sizes min(1/β_tot, 1/(αt)) with t over all passes, each of them off by at
+    most 2^-51 relatively; τ/α the public distance of a computed iterate from the exact one. Any number of passes.
 
     lipschitz L > 0 (the UNregularised loss, where the iterates are), strong_convexity α > 0, slots N ≥ 1 (the public
     number, padded to whole batches), tolerance τ ≥ 0.

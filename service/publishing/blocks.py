@@ -1,11 +1,11 @@
-"""Reads the records of a range block by block, so that no more than one block is in memory (`learning.sums`)."""
+"""Reads the records of a range block by block, so that no more than one block is in memory (`optimization.sums`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from service.learning.sums import Partial, Question, answered
+from service.learning.optimization.sums import Partial, Question, answered
 from service.publishing.records import Located, SegmentsMissing, load
 
 if TYPE_CHECKING:

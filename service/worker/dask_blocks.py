@@ -1,4 +1,4 @@
-"""Passes over blocks on the workers of a Dask cluster, with the same result as in this process (`learning.sums`).
+"""Passes over blocks on the workers of a Dask cluster, with the same result as in this process (`optimization.sums`).
 
 Dask only makes a fit faster. Blocks that failed there are answered in this process. Where the cluster can't be reached,
 or answers nothing for `SECONDS_OF_SILENCE`, the fit goes on without it. Records don't travel, but the paths of segments
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from service.learning.sums import Partial, answered
+from service.learning.optimization.sums import Partial, answered
 from service.publishing.blocks import LocatedBlocks, part_of
 from service.publishing.records import load
 from service.store.segment_places import open_elsewhere
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
+    from service.learning.optimization.sums import Question
     from service.learning.records import Records
-    from service.learning.sums import Question
     from service.publishing.blocks import Read
     from service.publishing.records import Located
     from service.store.segment_files import SegmentFiles

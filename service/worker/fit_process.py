@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning.solvers import Inaccurate
+from service.learning.optimization.solvers import Inaccurate
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.features import ReleasedMap

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from service.learning.sums import SINGLE_THREADED
+from service.learning.optimization.sums import SINGLE_THREADED
 from service.mechanisms.evaluation.mechanism import Evaluation
 from service.mechanisms.timing import Cost, fit_cost
 from service.privacy.accounting.composition import Slots

@@ -18,7 +18,7 @@ from functools import partial
 import structlog
 
 from service import metrics
-from service.learning.solvers import Inaccurate
+from service.learning.optimization.solvers import Inaccurate
 from service.ledger import high_water_mark, open_leased_entry, open_ledger
 from service.ledger.errors import LedgerBroken, OverBudget
 from service.mechanisms.mechanism import Forgotten

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
     from service.learning.records import Records
     from service.store.features import Source
     from service.store.publications import Publication

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from service.learners.output_perturbation import OutputPerturbation
-from service.learning.losses import LOSSES
+from service.learning.optimization.losses import LOSSES
+from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from tests import chance
 from tests.api.test_records import refused

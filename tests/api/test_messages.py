@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from service.api.routes.publications import PlanRequest
 from service.api.routes.streams import StreamRequest
 from service.inputs.words import EXAMPLES, _annotated
-from service.learners.registry import LEARNERS
+from service.learning.registry import LEARNERS
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.registry import MECHANISMS
 from service.streams.schema import StreamSchema

@@ -237,7 +237,7 @@ def test_what_is_known_and_predicts_nothing_says_so(kind, article):
 
 
 def test_every_combination_is_here():
-    from service.learning.losses import LOSSES
+    from service.learning.optimization.losses import LOSSES
     from service.streams.feature_maps.kinds import STEPS
 
     steps = {step["kind"] for each in MAPS.values() if each for step in each.get("maps", [each])}

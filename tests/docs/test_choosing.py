@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from service.learners.registry import LEARNERS
+from service.learning.registry import LEARNERS
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.registry import MECHANISMS

@@ -18,7 +18,7 @@ from service import metrics
 from service.api.http.problems import _PROBLEMS
 from service.api.routes.publications import PublicationRequest
 from service.api.routes.streams import StreamRequest
-from service.learners.registry import LEARNERS
+from service.learning.registry import LEARNERS
 from service.ledger.overview import Overview
 from service.log import LogState
 from service.mechanisms.building import build

@@ -19,7 +19,7 @@ import json, os, signal, sys
 from fractions import Fraction
 from pathlib import Path
 from service.embedded.forks import Fork
-from service.learning.descent import random_places
+from service.learning.optimization.descent import random_places
 from service.privacy.noise import samplers
 from tests.embedded.test_forks import PROGRAM
 from tests.guarantees import planted

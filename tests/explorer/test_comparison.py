@@ -9,8 +9,8 @@ from service.explorer import comparison as compared
 from service.explorer.comparison import Cell, Comparison, cells, mechanism, run
 from service.explorer.datasets import Dataset
 from service.explorer.scores import SCORES, score
+from service.learning.optimization.solvers import Inaccurate
 from service.learning.records import Records
-from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import Refused
 from service.mechanisms.mechanism import Step
 from tests import chance

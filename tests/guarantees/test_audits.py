@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.learners.output_perturbation import FAMILY as OUTPUT
-from service.learners.registry import LEARNERS as REGISTERED_LEARNERS
+from service.learning.output_perturbation import FAMILY as OUTPUT
 from service.learning.records import Records
+from service.learning.registry import LEARNERS as REGISTERED_LEARNERS
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.evaluation.models import Made, Progress

@@ -4,7 +4,7 @@ Each is the change of a valid body, the field that the error names, and words th
 """
 
 from service.inputs.words import EXAMPLES
-from service.learners.registry import LEARNERS
+from service.learning.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
 
 LEADER = {"kind": "online_leader", "batch": 100}

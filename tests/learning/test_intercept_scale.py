@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.learners.registry import LEARNERS
 from service.learning.records import Prepared, Records, prepare, row_scales
+from service.learning.registry import LEARNERS
 from service.mechanisms.building import build
 from service.mechanisms.configuration import AskedPublication, PublicationConfiguration
 from service.privacy.accounting.budget import Budget

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from service.learners.family import LinearFamily
-from service.learners.registry import LEARNERS
+from service.learning.family import LinearFamily
 from service.learning.records import Records
+from service.learning.registry import LEARNERS
 from service.ledger.verify.samples import expires_as_promised
 from service.ledger.verify.sensitivities import is_too_flat, least_sensitivity
 from service.mechanisms import building

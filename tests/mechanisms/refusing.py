@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from service.learners.output_perturbation import OutputPerturbation
+from service.learning.output_perturbation import OutputPerturbation
 from service.mechanisms.scheduled.mechanism import Fitting
 
 if TYPE_CHECKING:

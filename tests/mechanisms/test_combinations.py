@@ -5,8 +5,8 @@ from itertools import combinations, product
 
 import pytest
 
-from service.learners.output_perturbation import FAMILY as OUTPUT
-from service.learners.registry import LEARNERS as REGISTERED_LEARNERS
+from service.learning.output_perturbation import FAMILY as OUTPUT
+from service.learning.registry import LEARNERS as REGISTERED_LEARNERS
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.lifelong import encoder_pass

@@ -7,9 +7,9 @@ from fractions import Fraction
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from service.learning.descent import GradientDescent, PermutationSGD
-from service.learning.losses import HuberHinge, Squared
-from service.learning.solvers import Exact
+from service.learning.optimization.descent import GradientDescent, PermutationSGD
+from service.learning.optimization.losses import HuberHinge, Squared
+from service.learning.optimization.solvers import Exact
 from service.mechanisms.building import build
 from service.mechanisms.configuration import AskedPrivacy, PublicationConfiguration, Refused, RhoPrivacy
 from service.privacy.currency import Currency, zcdp_epsilon

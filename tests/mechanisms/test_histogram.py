@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.learners import small_database
+from service.learning import small_database
 from service.mechanisms import histogram
 from service.mechanisms.histogram import Histogram, LinearQuery
 from service.privacy.noise.sparse_vector import STEPS

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from service.learning import encoders
-from service.learning.constraint_sets import ConstraintSet
-from service.learning.losses import LOSSES
+from service.learning.optimization.constraint_sets import ConstraintSet
+from service.learning.optimization.losses import LOSSES
 from service.learning.records import Records
 from service.mechanisms.active_learning.active_gradient import ActiveGradient, Falling
 from service.mechanisms.building import build

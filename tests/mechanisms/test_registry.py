@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from docs.http_reference import openapi as document
-from service.learners.registry import LEARNERS
+from service.learning.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
 from tests.docs.pages import ROOT
 
@@ -61,7 +61,7 @@ COMMON = {"evaluation"}
 @pytest.mark.more
 @pytest.mark.parametrize("path", SOURCES)
 def test_no_source_names_the_kind_or_the_settings_of_a_family_of_another_room(path):
-    if path in ("mechanisms/registry.py", "learners/registry.py", "explorer/advice.py"):
+    if path in ("mechanisms/registry.py", "learning/registry.py", "explorer/advice.py"):
         return
     words = {word for text in texts(ast.parse(SOURCES[path])) for word in re.findall(r"\w+", text)}
     for family in FAMILIES:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from service.learning.losses import LOSSES, Squared
+from service.learning.optimization.losses import LOSSES, Squared
+from service.learning.optimization.solvers import Inaccurate
 from service.learning.records import Records
-from service.learning.solvers import Inaccurate
 from service.mechanisms.sufficient_statistics import Statistics, weights
 from service.privacy import sensitivity
 from service.privacy.currency import Currency

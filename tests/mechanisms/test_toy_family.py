@@ -20,11 +20,11 @@ from playwright.sync_api import Page, expect
 from pydantic import Field, ValidationError
 
 from service.inputs.fields import Count, Shape
-from service.learners.family import LinearFamily
-from service.learners.linear import Linear, LinearLearner
-from service.learners.registry import LEARNERS
-from service.learning.objective import MARGIN
-from service.learning.solvers import SLACK, UNIT
+from service.learning.family import LinearFamily
+from service.learning.linear import Linear, LinearLearner
+from service.learning.optimization.objective import MARGIN
+from service.learning.optimization.solvers import SLACK, UNIT
+from service.learning.registry import LEARNERS
 from service.mechanisms import linear_settings
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused

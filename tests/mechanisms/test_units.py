@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from service.inputs.refused import Refused
-from service.learners.noisy_gradient_descent import clipped_sum, steepness
-from service.learning.objective import summed
+from service.learning.noisy_gradient_descent import clipped_sum, steepness
+from service.learning.optimization.objective import summed
 from service.learning.records import Records
 from service.mechanisms.admission import admit
 from service.mechanisms.building import build

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from service.learning import sums
+from service.learning.optimization import sums
 from service.mechanisms.scheduled import mechanism
 from service.worker import fit_process
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from service.learners.output_perturbation import OutputPerturbation
+from service.learning.output_perturbation import OutputPerturbation
 from service.store import attempts as stored_attempts
 from service.store import parked, publications, releases, tables
 from service.store.database import DatabaseUnavailable

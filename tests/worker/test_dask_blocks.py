@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from service.learning.sums import Partial
+from service.learning.optimization.sums import Partial
 from service.publishing.blocks import LocatedBlocks, as_stored
 from service.publishing.locating import locate
 from service.worker import dask_blocks
@@ -23,7 +23,7 @@ from tests.worker.test_large_fits import FEATURES, learner, opened, small  # noq
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from service.learning.sums import Question
+    from service.learning.optimization.sums import Question
     from tests.worker.published import Bench
 
 # Dask warns where something takes longer than a second, as on a busy machine; in tests a warning is an error.

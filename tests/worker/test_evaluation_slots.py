@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.learners.output_perturbation import OutputPerturbation
+from service.learning.output_perturbation import OutputPerturbation
 from service.ledger.verify import verify
 from service.publishing.locating import locate, read_records
 from service.publishing.records import Located, load

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from service.learners.output_perturbation import OutputPerturbation
-from service.learning import sums
-from service.learning.losses import LOSSES
+from service.learning.optimization import sums
+from service.learning.optimization.losses import LOSSES
+from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.ledger.verify import verify
 from service.mechanisms.building import build

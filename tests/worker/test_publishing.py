@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
-from service.learners.output_perturbation import OutputPerturbation
+from service.learning.output_perturbation import OutputPerturbation
 from service.ledger import (
     charging,
     open_entry,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, update
 
-from service.learning.solvers import Inaccurate
+from service.learning.optimization.solvers import Inaccurate
 from service.ledger.verify import look
 from service.privacy.noise.additive import Unaffordable
 from service.store import parked, releases, tables

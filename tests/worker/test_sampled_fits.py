@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from service.learners.output_perturbation import OutputPerturbation
+from service.learning.output_perturbation import OutputPerturbation
 from service.ledger.verify import verify
 from service.mechanisms.scheduled import mechanism as scheduled
 from service.store import erasing, releases

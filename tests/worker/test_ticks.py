@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, text, update
 
-from service.learners.output_perturbation import OutputPerturbation
+from service.learning.output_perturbation import OutputPerturbation
 from service.ledger import open_entry, spending
 from service.ledger.verify import verify
 from service.publishing import ticks

@@ -12,7 +12,7 @@ from service.api.auth.visibility import publication_or_404, stream_or_404
 from service.api.http.problems import Problem, documented, invalid
 from service.api.schemas import Before, Items, Limit, Name, Timestamp, is_name
 from service.api.services import Shared
-from service.learners.linear import ReleasedModel
+from service.learning.linear import ReleasedModel
 from service.ledger import open_entry, open_ledger
 from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.mechanisms.admission import admit, too_many_draws

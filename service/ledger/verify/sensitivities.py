@@ -57,7 +57,7 @@ def is_too_flat(event: TiltedObjective, model: Mapping[str, Any]) -> bool:
 def is_pulled_too_hard(event: TiltedObjective, configuration: Mapping[str, Any], records: int, epsilon: float) -> bool:
     """Return whether Λ is more than its publication says, though a charge of that ε was not too small for it.
 
-    It is raised for no other reason (`learners.objective_perturbation`). The larger Λ is, the less the curvature costs.
+    It is raised for no other reason (`learning.objective_perturbation`). The larger Λ is, the less the curvature costs.
     Where the publication says none, any is right.
     """
     promised = (configuration.get("learner") or {}).get("regularization")

@@ -44,10 +44,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from service.learners.linear import Linear
-from service.learners.noisy_gradient_descent import FAMILY as DESCENT
-from service.learners.noisy_gradient_descent import clipped_sum, steepness
-from service.learning.objective import summed
+from service.learning.linear import Linear
+from service.learning.noisy_gradient_descent import FAMILY as DESCENT
+from service.learning.noisy_gradient_descent import clipped_sum, steepness
+from service.learning.optimization.objective import summed
 from service.privacy.accounting.events import NoisySelectedGradients
 from service.privacy.currency import Currency, round_down
 from service.privacy.noise import additive as noises
@@ -56,8 +56,8 @@ from service.privacy.noise.selection import Bernoulli, Exponential
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from service.learning.constraint_sets import ConstraintSet
-    from service.learning.losses import Floats
+    from service.learning.optimization.constraint_sets import ConstraintSet
+    from service.learning.optimization.losses import Floats
     from service.learning.records import Records
     from service.privacy.noise.selection import Selection
 

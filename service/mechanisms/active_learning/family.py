@@ -6,8 +6,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from service.inputs.refused import Refused
-from service.learners.noisy_gradient_descent import FAMILY as DESCENT
-from service.learning.constraint_sets import ConstraintSet
+from service.learning.noisy_gradient_descent import FAMILY as DESCENT
+from service.learning.optimization.constraint_sets import ConstraintSet
 from service.mechanisms import linear_settings
 from service.mechanisms.active_learning.active_gradient import ActiveGradient, Falling
 from service.mechanisms.active_learning.mechanism import ActiveLearning
@@ -19,7 +19,7 @@ from service.schedules.independent_batches import IndependentBatches
 from service.streams.schema import Classification, StreamSchema, Unlabelled
 
 if TYPE_CHECKING:
-    from service.learners.linear import Linear
+    from service.learning.linear import Linear
     from service.mechanisms.family import BuildContext
 
 LABEL_SECONDS, LEASE_SECONDS = 3600, 60  # how long people have to label a record, and one of them

@@ -47,7 +47,7 @@ from service.streams.units import contributions, distinct
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
     from service.mechanisms.active_learning.active_gradient import ActiveGradient
     from service.mechanisms.mechanism import Mechanism
     from service.privacy.accounting.events import NoisySelectedGradients

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
 
 PROBABILITIES = ("logistic", "softmax")
 """The losses whose scores are probabilities."""

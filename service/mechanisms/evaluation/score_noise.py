@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning.losses import LOSSES
+from service.learning.optimization.losses import LOSSES
 from service.learning.records import prepare
 from service.privacy.noise.additive import Gaussian, SphericalLaplace
 from service.streams import feature_maps
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
 
 _NODES = 4001
 _HALVINGS = 50

@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning.objective import MARGIN
-from service.learning.solvers import SLACK, UNIT, Inaccurate
+from service.learning.optimization.objective import MARGIN
+from service.learning.optimization.solvers import SLACK, UNIT, Inaccurate
 from service.privacy.accounting.events import NoisyDisjointGradientSums
 from service.privacy.currency import Currency
 from service.privacy.noise import additive as noises
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.encoders import Encoder
-    from service.learning.losses import Floats, Loss
+    from service.learning.optimization.losses import Floats, Loss
     from service.learning.records import Records
 
 CHUNK = 64  # slots whose gradients are taken at once

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from service.inputs.refused import Refused
-from service.learners.output_perturbation import FAMILY as OUTPUT
 from service.learning import encoders
+from service.learning.output_perturbation import FAMILY as OUTPUT
 from service.mechanisms import linear_settings
 from service.mechanisms.family import MechanismFamily
 from service.mechanisms.lifelong import encoder_pass
@@ -22,8 +22,8 @@ from service.privacy.currency import Currency
 from service.streams import feature_maps
 
 if TYPE_CHECKING:
-    from service.learners.linear import Linear, LinearLearner
     from service.learning.encoders import Encoder
+    from service.learning.linear import Linear, LinearLearner
     from service.mechanisms.family import BuildContext
     from service.streams.feature_maps import FeatureMap
 

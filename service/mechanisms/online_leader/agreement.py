@@ -27,7 +27,7 @@ import numpy as np
 from service.privacy.noise.correlated import Blt, Toeplitz
 
 if TYPE_CHECKING:
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
     from service.privacy.noise.running_sums import Factor
 
 RATE = 0.4

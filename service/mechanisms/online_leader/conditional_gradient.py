@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from service.learning.objective import norm
+from service.learning.optimization.objective import norm
 
 if TYPE_CHECKING:
-    from service.learning.constraint_sets import ConstraintSet
-    from service.learning.losses import Floats
+    from service.learning.optimization.constraint_sets import ConstraintSet
+    from service.learning.optimization.losses import Floats
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from service.inputs.refused import Refused
-from service.learners.noisy_gradient_descent import FAMILY as DESCENT
-from service.learners.noisy_gradient_descent import logit
-from service.learning.constraint_sets import ConstraintSet
+from service.learning.noisy_gradient_descent import FAMILY as DESCENT
+from service.learning.noisy_gradient_descent import logit
+from service.learning.optimization.constraint_sets import ConstraintSet
 from service.mechanisms.family import Line, MechanismFamily, Offer, Recommendation
 from service.mechanisms.linear_settings import linear_model, settings_of
 from service.mechanisms.linear_settings import origin as origin_of

@@ -50,18 +50,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.learners.linear import Linear
-from service.learners.noisy_gradient_descent import FAMILY as DESCENT
-from service.learners.noisy_gradient_descent import clipped_at, clipped_sum, logit, steepness
-from service.learning.objective import MARGIN, summed
+from service.learning.linear import Linear
+from service.learning.noisy_gradient_descent import FAMILY as DESCENT
+from service.learning.noisy_gradient_descent import clipped_at, clipped_sum, logit, steepness
+from service.learning.optimization.objective import MARGIN, summed
 from service.mechanisms.online_leader import agreement
 from service.mechanisms.online_leader.conditional_gradient import Pursuit
 from service.privacy.accounting.events import NoisyRunningSums
 from service.privacy.noise import running_sums
 
 if TYPE_CHECKING:
-    from service.learning.constraint_sets import ConstraintSet
-    from service.learning.losses import Floats
+    from service.learning.optimization.constraint_sets import ConstraintSet
+    from service.learning.optimization.losses import Floats
     from service.learning.records import Records
     from service.mechanisms.online_leader.settings import Averages
     from service.privacy.currency import Currency

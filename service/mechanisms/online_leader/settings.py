@@ -8,7 +8,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.inputs.fields import Count, Positive, Shape
-from service.learning.constraint_sets import Name as ConstraintName
+from service.learning.optimization.constraint_sets import Name as ConstraintName
 
 LARGEST_TOEPLITZ_DECAY = 0.99
 LARGEST_SPLIT = (

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
     from service.mechanisms.mechanism import Mechanism
     from service.privacy.accounting.groups import UnitBound
     from service.privacy.noise.counts import CountNoise

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
     from service.learning.records import Records
     from service.privacy.accounting.events import PrivacyEvent
     from service.streams.feature_maps import FeatureMap

@@ -32,7 +32,7 @@ from service.mechanisms.preparation.cells import CELLS, LOWER, UPPER, ZERO
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
 
 LIMIT = 3.0
 TAILS = (0.15, 0.05)

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.learning.objective import MARGIN
+from service.learning.optimization.objective import MARGIN
+from service.learning.optimization.solvers import SLACK, UNIT, Inaccurate
 from service.learning.records import Prepared
-from service.learning.solvers import SLACK, UNIT, Inaccurate
 from service.mechanisms.preparation.once import MapOfFirstRecords
 from service.mechanisms.preparation.scales import FULL
 from service.mechanisms.sufficient_statistics import CHUNK, deviation
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
 
 MOST_FEATURES = 128
 """Each release of those who name it carries the matrix."""

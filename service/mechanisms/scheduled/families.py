@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.inputs.refused import Refused
-from service.learners.family import HistogramFamily, LinearFamily
-from service.learners.linear import LinearLearner
-from service.learners.noisy_gradient_descent import FAMILY as DESCENT
-from service.learners.output_perturbation import FAMILY as OUTPUT
-from service.learners.registry import LEARNERS
+from service.learning.family import HistogramFamily, LinearFamily
+from service.learning.linear import LinearLearner
+from service.learning.noisy_gradient_descent import FAMILY as DESCENT
+from service.learning.output_perturbation import FAMILY as OUTPUT
+from service.learning.registry import LEARNERS
 from service.mechanisms import linear_settings
 from service.mechanisms.family import Line, MechanismFamily, Offer, Recommendation
 from service.mechanisms.scheduled.histograms import ScheduledHistograms

@@ -10,7 +10,7 @@ from service.mechanisms.scheduled.mechanism import Fitting
 from service.mechanisms.timing import Workspace
 
 if TYPE_CHECKING:
-    from service.learners.family import HistogramLearner
+    from service.learning.family import HistogramLearner
     from service.schedules.schedule import Pattern
 
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from service.inputs.refused import Refused
-from service.learners.noisy_gradient_descent import FAMILY as NOISY
-from service.learners.noisy_gradient_descent import NoisyGradientDescent
-from service.learners.objective_perturbation import ObjectivePerturbation
-from service.learners.output_perturbation import NoisyFit, NoisySampledFit, OutputPerturbation
-from service.learning.solvers import Inaccurate
-from service.learning.sums import MOST_WEIGHTS
+from service.learning.noisy_gradient_descent import FAMILY as NOISY
+from service.learning.noisy_gradient_descent import NoisyGradientDescent
+from service.learning.objective_perturbation import ObjectivePerturbation
+from service.learning.optimization.solvers import Inaccurate
+from service.learning.optimization.sums import MOST_WEIGHTS
+from service.learning.output_perturbation import NoisyFit, NoisySampledFit, OutputPerturbation
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
 from service.mechanisms.on_schedule import OnSchedule, PlannedLearner, noise_told
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from fractions import Fraction
 
-    from service.learners.linear import LinearModelLearner
-    from service.learning.losses import Floats
+    from service.learning.linear import LinearModelLearner
+    from service.learning.optimization.losses import Floats
+    from service.learning.optimization.sums import Blocks
     from service.learning.records import Records
-    from service.learning.sums import Blocks
     from service.mechanisms.mechanism import Mechanism
     from service.mechanisms.on_schedule import Perturbation
     from service.privacy.accounting.groups import UnitBound

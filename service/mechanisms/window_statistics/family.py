@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from service.inputs.refused import Refused
-from service.learners.output_perturbation import FAMILY as OUTPUT
+from service.learning.output_perturbation import FAMILY as OUTPUT
 from service.mechanisms import linear_settings
 from service.mechanisms.family import Line, MechanismFamily, Offer, Recommendation
 from service.mechanisms.limits import MAX_REMEMBERED

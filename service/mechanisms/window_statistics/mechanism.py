@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from fractions import Fraction
 
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
     from service.learning.records import Records
     from service.mechanisms.mechanism import Mechanism
     from service.mechanisms.timing import Workspace

@@ -12,7 +12,7 @@ from service.privacy.currency import Currency
 from service.privacy.noise.correlated import Blt
 
 if TYPE_CHECKING:
-    from service.learning.losses import Floats
+    from service.learning.optimization.losses import Floats
     from service.learning.records import Records
     from service.privacy.accounting.events import NoisyStatistics
     from service.privacy.noise.correlated import Factor

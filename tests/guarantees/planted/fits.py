@@ -44,7 +44,7 @@ def a_fit_whose_end_is_shown() -> None:
 @bug("tests/learning/test_sums.py::test_the_gradient_at_a_fit_is_as_short_as_promised[30000-8192-0.01-logistic-2]")
 def a_certificate_in_single_precision() -> None:
     """The minimiser of blocks is farther away than its noise reckons with."""
-    from service.learning.sums import SummedObjective
+    from service.learning.optimization.sums import SummedObjective
 
     wrap(SummedObjective, "_pass", lambda true, problem, **options: true(problem, **options | {"roughly": True}))
 
@@ -137,7 +137,7 @@ _FOR_ITS_SLOTS = "tests/learning/test_sums.py::test_a_fit_is_certified_for_as_ma
 @bug(_FOR_ITS_SLOTS)
 def a_certificate_for_half_the_slots() -> None:
     """A fit may be twice as far from its minimiser as its noise reckons with."""
-    from service.learning.solvers import Exact
+    from service.learning.optimization.solvers import Exact
 
     rewrite(Exact.solve, ("_accuracy(setting, records)", "_accuracy(setting, max(1, records // 2))"))
 

@@ -10,26 +10,26 @@ import numpy as np
 from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, rewrite, wrap
 from tests.mechanisms import cases
 
-_CLIPPED = "tests/learners/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
+_CLIPPED = "tests/learning/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
 _ENCODER = "tests/mechanisms/lifelong/test_encoder_pass.py"
-_SAMPLED = "tests/learners/test_sampled_fits.py"
+_SAMPLED = "tests/learning/test_sampled_fits.py"
 _OF_A_SAMPLE = f"{AUDIT.rpartition('::')[0]}::test_nobody_can_tell_two_records_apart_by_a_fit_of_a_sample"
-_PULLED = "tests/learners/test_pull.py"
-_APART = "tests/learners/test_output_perturbation.py::test_neighbours_are_never_further_apart"
+_PULLED = "tests/learning/test_pull.py"
+_APART = "tests/learning/test_output_perturbation.py::test_neighbours_are_never_further_apart"
 
 
 @bug(f"{AUDIT.rpartition('::')[0]}::test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database[pure]")
 def errors_that_are_not_shares() -> None:
     """The score of the exponential mechanism in slots, its sensitivity still 1/n."""
-    from service.learners import small_database
+    from service.learning import small_database
 
     wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 4))
 
 
-@bug("tests/learners/test_small_database.py::test_what_is_released_follows_the_law_of_the_paper[pure-as it is]")
+@bug("tests/learning/test_small_database.py::test_what_is_released_follows_the_law_of_the_paper[pure-as it is]")
 def the_half_of_the_exponential_mechanism() -> None:
     """exp(-ε·error/Δ) for exp(-ε·error/(2Δ))."""
-    from service.learners import small_database
+    from service.learning import small_database
 
     wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 2))
 
@@ -37,7 +37,7 @@ def the_half_of_the_exponential_mechanism() -> None:
 @bug(f"{_PULLED}::test_a_release_is_the_fit_that_its_noise_is_for")
 def a_fit_that_is_pulled_less_than_its_noise_says() -> None:
     """The sensitivity of a strong pull, and the fit of a weak one, which a record moves a hundred times as far."""
-    from service.learners.output_perturbation import OutputPerturbation
+    from service.learning.output_perturbation import OutputPerturbation
 
     rewrite(OutputPerturbation.release, ("perturbation.regularization", "self.regularization"))
 
@@ -45,7 +45,7 @@ def a_fit_that_is_pulled_less_than_its_noise_says() -> None:
 @bug(f"{_PULLED}::test_neighbours_are_no_further_apart_than_the_noise_is_for")
 def a_sensitivity_for_another_pull() -> None:
     """The sensitivity of ten times the pull that the fit gets."""
-    from service.learners.output_perturbation import OutputPerturbation
+    from service.learning.output_perturbation import OutputPerturbation
 
     rewrite(OutputPerturbation.perturbation, ("center, regularization)", "center, 10.0 * regularization)"))
 
@@ -53,7 +53,7 @@ def a_sensitivity_for_another_pull() -> None:
 @bug(f"{RELEASED}[continual-gaussian-softmax]")
 def a_parent_without_its_noise() -> None:
     """Fits that start from the exact model before, which was never released."""
-    from service.learners.output_perturbation import OutputPerturbation
+    from service.learning.output_perturbation import OutputPerturbation
 
     exact: dict[bytes, Any] = {}
 
@@ -69,7 +69,7 @@ def a_parent_without_its_noise() -> None:
 @bug(_APART)
 def the_mean_over_the_records_that_are_there() -> None:
     """n falls when a record is erased."""
-    from service.learners.output_perturbation import OutputPerturbation
+    from service.learning.output_perturbation import OutputPerturbation
 
     wrap(OutputPerturbation, "fit", lambda true, self, records, n, center: true(self, records, len(records.y), center))
 
@@ -77,7 +77,7 @@ def the_mean_over_the_records_that_are_there() -> None:
 @bug("tests/guarantees/test_released_noise.py")
 def the_mean_over_b0() -> None:
     """Algorithm 3 line 2: every update divides by b_0, however many records it reads."""
-    from service.learners.output_perturbation import OutputPerturbation
+    from service.learning.output_perturbation import OutputPerturbation
 
     wrap(OutputPerturbation, "fit", lambda true, self, records, n, center: true(self, records, min(n, 4), center))
 
@@ -85,7 +85,7 @@ def the_mean_over_b0() -> None:
 @bug(_APART)
 def a_smoothness_for_a_steepness() -> None:
     """Paper A's experiments: for two classes their L per record is 1/4."""
-    from service.learning.losses import Logistic
+    from service.learning.optimization.losses import Logistic
 
     wrap(Logistic, "lipschitz", lambda true, *args: true(*args) / 4)
 
@@ -101,7 +101,7 @@ def records_that_are_not_clipped() -> None:
 @bug(f"{AUDIT}[every block by itself gaussian noisy_gradient_descent]")
 def steps_that_share_a_charge_each() -> None:
     """Every step of a noisy descent spends the whole charge."""
-    from service.learners import noisy_gradient_descent
+    from service.learning import noisy_gradient_descent
 
     wrap(
         noisy_gradient_descent.noises,
@@ -113,7 +113,7 @@ def steps_that_share_a_charge_each() -> None:
 @bug(_CLIPPED)
 def gradients_that_are_not_clipped() -> None:
     """A sensitivity that nobody enforces."""
-    from service.learners import noisy_gradient_descent
+    from service.learning import noisy_gradient_descent
 
     wrap(noisy_gradient_descent, "summed", lambda true, loss, x, y, weights, steepest: true(loss, x, y, weights))
 
@@ -217,7 +217,7 @@ def half_the_noise_of_a_sample() -> None:
 @bug(_OF_A_SAMPLE)
 def a_sample_that_is_counted_twice() -> None:
     """The learner is told what a sample may spend, and makes more of it once again."""
-    from service.learners import output_perturbation
+    from service.learning import output_perturbation
 
     def twice(true: Any, charge: float, drawn: int, slots: int) -> float:
         return float(true(true(charge, drawn, slots), drawn, slots))
@@ -239,7 +239,7 @@ def a_sample_of_the_records_that_are_there() -> None:
 @bug("tests/guarantees/test_released_noise.py::test_releases_of_a_sample_have_the_noise_of_its_size[exact]")
 def a_sample_whose_mean_is_over_its_range() -> None:
     """The sensitivity of all n slots, for a mean over the h that were drawn."""
-    from service.learners.output_perturbation import OutputPerturbation
+    from service.learning.output_perturbation import OutputPerturbation
 
     wrap(OutputPerturbation, "sensitivity", lambda true, self, records, *center: true(self, max(records, 16), *center))
 
@@ -270,7 +270,7 @@ def what_a_sample_may_spend_to_the_nearest_double() -> None:
 @bug("tests/learning/test_constraint_sets.py::test_a_projection_is_the_nearest_point_of_the_set[simplex]")
 def a_projection_from_too_far_away() -> None:
     """It ends a step of which the noise is drawn, for some noise and not for other; then it is drawn once more."""
-    from service.learning import constraint_sets
+    from service.learning.optimization import constraint_sets
 
     rewrite(constraint_sets._left, ("values - values.max()", "values"))
 
@@ -281,7 +281,7 @@ _CERTIFIED = "tests/learning/test_solvers.py::test_a_point_that_nothing_certifie
 @bug(f"{_CERTIFIED}[1]")
 def a_search_whose_last_point_is_taken_for_the_minimiser() -> None:
     """It is farther away than the noise is for."""
-    from service.learning import newton
+    from service.learning.optimization import newton
 
     rewrite(newton.minimize, ("sizes.append(norm(at.gradient))\n    return None", "pass\n    return at.weights"))
 
@@ -294,9 +294,11 @@ def records_of_a_unit_that_count_in_full() -> None:
     rewrite(Records.__post_init__, ("(self.weights is None) != (self.units is None)", "False"))
 
 
-@bug("tests/learning/test_sums.py::test_a_fit_is_the_same_where_all_slots_are_empty_that_it_would_begin_with")
+@bug(
+    "tests/learning/optimization/test_sums.py::test_a_fit_is_the_same_where_all_slots_are_empty_that_it_would_begin_with"
+)
 def a_fit_that_ends_because_some_slots_are_empty() -> None:
     """A publication that halts tells which slots these are."""
-    from service.learning.sums import SummedObjective
+    from service.learning.optimization.sums import SummedObjective
 
     rewrite(SummedObjective.sampled, ("if not len(y):", "if False:"))

@@ -14,7 +14,7 @@ from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, rewrite, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_DENSITY = "tests/learners/test_objective_perturbation.py::test_densities_differ_by_the_charge_and_no_more"
+_DENSITY = "tests/learning/test_objective_perturbation.py::test_densities_differ_by_the_charge_and_no_more"
 _LEADER = "tests/mechanisms/online_leader/test_online_leader.py"
 _RUNNING = f"{_LEADER}::test_from_released_models_comes_white_noise_of_the_right_size"
 _MOMENTS = "tests/mechanisms/test_sufficient_statistics.py"

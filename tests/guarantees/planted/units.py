@@ -194,7 +194,7 @@ def weights_by_record() -> None:
 @bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_a_sum_as_far_as_one[gradients]")
 def gradients_that_each_record_of_a_unit_adds_whole() -> None:
     """Weights are forgotten where gradients are summed up."""
-    from service.learning import objective
+    from service.learning.optimization import objective
 
     rewrite(objective.summed, ("slopes = slopes * shares[start : start + chunk, None]", "pass"))
 
@@ -207,10 +207,10 @@ def noise_for_as_many_units_as_there_are_slots() -> None:
     rewrite(Fitting.step, ("if present.units is None else present.units", ""))
 
 
-@bug("tests/learning/test_descent.py::test_all_records_of_a_unit_enter_the_same_step")
+@bug("tests/learning/optimization/test_descent.py::test_all_records_of_a_unit_enter_the_same_step")
 def records_of_a_unit_that_are_permuted_one_by_one() -> None:
     """Each has a place of its own, so that a unit is in several steps of a pass."""
-    from service.learning.descent import PermutationSGD
+    from service.learning.optimization.descent import PermutationSGD
 
     rewrite(PermutationSGD._order, ("int(owners.max(initial=-1)) + 1", "len(owners)"), ("[owners]", ""))
 
@@ -269,7 +269,7 @@ def a_repeated_erasure_of_a_unit_that_counts_again() -> None:
 @bug(f"{_MECHANISMS}::test_a_learner_that_takes_each_record_by_itself_takes_no_units")
 def a_learner_that_takes_records_of_a_unit_one_by_one() -> None:
     """The records of a unit enter whole where a learner knows nothing of units."""
-    from service.learners.linear import Linear
+    from service.learning.linear import Linear
 
     rewrite(Linear.prepared, ("if weights is not None:", "if False:"))
 
@@ -277,7 +277,7 @@ def a_learner_that_takes_records_of_a_unit_one_by_one() -> None:
 @bug(f"{_MECHANISMS}::test_the_curvature_of_all_records_of_a_unit_costs_no_more_than_is_stated")
 def a_perturbed_objective_of_the_mean_of_a_units_records() -> None:
     """Two orthogonal records of one unit make a curvature of twice the rank that is allowed for."""
-    from service.learners.objective_perturbation import ObjectivePerturbation
+    from service.learning.objective_perturbation import ObjectivePerturbation
 
     rewrite(
         ObjectivePerturbation.fit,

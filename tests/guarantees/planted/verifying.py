@@ -330,7 +330,7 @@ def a_sample_of_any_size() -> None:
 @bug("tests/worker/test_sampled_fits.py::test_a_sample_is_of_training_slots_and_counts_empty_ones")
 def a_sample_whose_size_is_not_recorded() -> None:
     """A release of a sample that says it was fitted to all slots."""
-    from service.learners.output_perturbation import OutputPerturbation
+    from service.learning.output_perturbation import OutputPerturbation
 
     rewrite(
         OutputPerturbation.perturbation,

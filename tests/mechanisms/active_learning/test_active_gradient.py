@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.learning.constraint_sets import ConstraintSet
-from service.learning.losses import LOSSES, HuberHinge
+from service.learning.optimization.constraint_sets import ConstraintSet
+from service.learning.optimization.losses import LOSSES, HuberHinge
 from service.learning.records import Records
 from service.mechanisms.active_learning import active_gradient
 from service.mechanisms.active_learning.active_gradient import ActiveGradient, Falling

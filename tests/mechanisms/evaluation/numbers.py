@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.losses import LOSSES
+from service.learning.optimization.losses import LOSSES
 from service.mechanisms.evaluation.course import course
 from service.mechanisms.evaluation.recent import recent
 from service.mechanisms.evaluation.score_noise import score_noise

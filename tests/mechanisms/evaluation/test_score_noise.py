@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from service.learners.objective_perturbation import ObjectivePerturbation
-from service.learners.output_perturbation import OutputPerturbation
-from service.learning.losses import LOSSES, Squared
+from service.learning.objective_perturbation import ObjectivePerturbation
+from service.learning.optimization.losses import LOSSES, Squared
+from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.mechanisms.evaluation.score_noise import _longest, _marginal, reach, score_noise
 from service.mechanisms.linear import predict

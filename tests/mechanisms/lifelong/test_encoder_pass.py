@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.learning import encoders
-from service.learning.losses import LOSSES, Squared
+from service.learning.optimization.losses import LOSSES, Squared
+from service.learning.optimization.solvers import SLACK, Inaccurate
 from service.learning.records import Records
-from service.learning.solvers import SLACK, Inaccurate
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.lifelong import encoder_pass

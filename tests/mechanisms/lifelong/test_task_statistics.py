@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from service.learning.losses import LOSSES
+from service.learning.optimization.losses import LOSSES
 from service.learning.records import Records
 from service.mechanisms.lifelong.task_statistics import Place, TaskStatistics, _Means, forgotten, projected
 from service.mechanisms.sufficient_statistics import deviation, spread

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.learning.constraint_sets import ConstraintSet
+from service.learning.optimization.constraint_sets import ConstraintSet
 from service.mechanisms.online_leader.conditional_gradient import Pursuit
 
 SHAPE = (3, 4)

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from service.learning.solvers import Inaccurate
+from service.learning.optimization.solvers import Inaccurate
 from tests.mechanisms.refusing import REASON, refuse
 from tests.mechanisms.scheduled.test_scheduled import CASES, publication, reader
 

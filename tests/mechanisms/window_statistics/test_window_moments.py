@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.learning.losses import LOSSES
+from service.learning.optimization.losses import LOSSES
 from service.mechanisms.sufficient_statistics import spreads
 from service.mechanisms.window_statistics.window_model import WindowModel
 from service.privacy.currency import Currency

@@ -1,4 +1,4 @@
-"""The event in which the minimiser of a randomly tilted objective was released (`learners.objective_perturbation`)."""
+"""The event in which the minimiser of a randomly tilted objective was released (`learning.objective_perturbation`)."""
 
 from __future__ import annotations
 

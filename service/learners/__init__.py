@@ -1,1 +1,0 @@
-"""One file for each way in which the records of a fit become a private model."""

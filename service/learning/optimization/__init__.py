@@ -1,0 +1,1 @@
+"""Losses and how to minimise them, with what one record can change about the result. Pure: no I/O, clock or noise."""
