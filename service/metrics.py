@@ -31,10 +31,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from service.addresses import cannot_listen
+from service.figures.course import Judged
 from service.ledger.high_water_mark import lost_commits
 from service.ledger.overview import Overview
 from service.log import LogState
-from service.mechanisms.evaluation.course import Judged
 from service.settings import WORKER_METRICS_PORT, Settings
 
 _log = structlog.get_logger(__name__)

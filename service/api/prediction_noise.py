@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
-from service.mechanisms.evaluation.score_noise import score_noise
+from service.figures.score_noise import score_noise
 from service.store import streams
 from service.store.publications import Publication
 from service.store.releases import Release

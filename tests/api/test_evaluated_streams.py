@@ -1,6 +1,6 @@
 """Whole streams over HTTP: intervals hold a version's accuracy on all records, and the alarm hears labels flip.
 
-`tests/mechanisms/evaluation/test_histories.py` repeats this without HTTP, as often as statistics need.
+`tests/figures/test_histories.py` repeats this without HTTP, as often as statistics need.
 """
 
 import numpy as np
@@ -8,8 +8,8 @@ import pytest
 
 from tests import chance
 from tests.conftest import Service, ok
-from tests.mechanisms.evaluation.histories import Setting, setting
-from tests.mechanisms.evaluation.test_histories import BLOCK, EVERY, FLIPPED, RECORDS, simulated
+from tests.figures.histories import Setting, setting
+from tests.figures.test_histories import BLOCK, EVERY, FLIPPED, RECORDS, simulated
 
 pytestmark = pytest.mark.long
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from service.mechanisms.evaluation.drift import RATE
+from service.figures.drift import RATE
 from tests.api.test_evaluation import EVERY, LARGE, evaluate
 from tests.browser.looking import activate, enter, show, until
 from tests.conftest import Service, ok

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from service.figures.course import Judged
 from service.ledger.high_water_mark import PROMOTED, REPLACED
 from service.ledger.overview import Overview, PublicationState
 from service.log import LogState, Memory
 from service.log.appender import Backlog
-from service.mechanisms.evaluation.course import Judged
 from service.metrics import State
 
 PARTS = ("_epsilon", "_delta", "_rho")

@@ -20,7 +20,7 @@ from tests.mutation.trial import ROOT, in_child, run_file
 if TYPE_CHECKING:
     from tests.mutation.mutants import Mutant
 
-ROOMS = ("privacy", "inputs", "streams", "learning", "schedules", "mechanisms")
+ROOMS = ("privacy", "inputs", "streams", "learning", "schedules", "mechanisms", "figures")
 CACHE = ROOT / ".mutation_cache"
 SHARED = ("service", *(f"tests/{folder}" for folder in (*ROOMS, "api", "docs")))  # whatever a test of the rooms may use
 WHOLE = "docs"  # tests about all rooms: of texts, tables and names

@@ -16,10 +16,10 @@ from service import metrics
 from service.api.auth.scopes import KeyFirst, MetricsReader
 from service.api.http.problems import Problem, documented
 from service.api.services import Services, Shared
+from service.figures.course import BLOCKS, Judged, judged
 from service.ledger.overview import Overview, overview
 from service.log import LogState, LogUnavailable, Numbered, Position
 from service.mechanisms.building import declassified
-from service.mechanisms.evaluation.course import BLOCKS, Judged, judged
 from service.store import evaluations
 from service.store.database import ONE_VIEW, DatabaseUnavailable
 from service.store.streams import Stream

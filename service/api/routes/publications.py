@@ -12,14 +12,14 @@ from service.api.auth.visibility import publication_or_404, stream_or_404
 from service.api.http.problems import Problem, documented, invalid
 from service.api.schemas import Before, Items, Limit, Name, Timestamp, is_name
 from service.api.services import Shared
+from service.figures.course import BLOCKS, course
+from service.figures.recent import recent
+from service.figures.told import all_figures
 from service.learning.linear import ReleasedModel
 from service.ledger import open_entry, open_ledger
 from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.mechanisms.admission import admit, too_many_draws
 from service.mechanisms.configuration import AskedPublication, Privacy, PublicationConfiguration, Refused
-from service.mechanisms.evaluation.course import BLOCKS, course
-from service.mechanisms.evaluation.recent import recent
-from service.mechanisms.evaluation.told import all_figures
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import PURE_IN_RHO, notes

@@ -1,1 +1,1 @@
-"""Private counts of how well published models predict, and what follows from them."""
+"""Private counts of how well published models predict."""

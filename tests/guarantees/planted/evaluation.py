@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.guarantees.planted.bug import bug, rewrite
 
 _EVALUATION = "tests/mechanisms/evaluation"
+_FIGURES = "tests/figures"
 
 
 @bug(

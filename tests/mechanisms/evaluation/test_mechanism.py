@@ -18,7 +18,7 @@ from service.privacy.accounting import events
 from service.privacy.currency import Currency, capacity
 from service.streams.slots import EvaluationSlots
 from tests import chance
-from tests.mechanisms.evaluation.worlds import PRIVACY, privacies
+from tests.figures.worlds import PRIVACY, privacies
 
 CLASSES = ClassCounts(classes=2, publications=2)
 

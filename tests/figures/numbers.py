@@ -1,7 +1,7 @@
 """Figures of some counts that were made up, and how far noise may have moved some predictions, as JSON.
 
 Other tests show that the intervals are right; this one notices each number that changes. Run `python -m
-tests.mechanisms.evaluation.numbers` after you changed one knowingly: it writes numbers.json anew.
+tests.figures.numbers` after you changed one knowingly: it writes numbers.json anew.
 """
 
 import json
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from service.figures.course import course
+from service.figures.recent import recent
+from service.figures.score_noise import score_noise
+from service.figures.told import all_figures, figures_of, outline
 from service.learning.optimization.losses import LOSSES
-from service.mechanisms.evaluation.course import course
-from service.mechanisms.evaluation.recent import recent
-from service.mechanisms.evaluation.score_noise import score_noise
 from service.mechanisms.evaluation.tables import ClassCounts, Counts, ErrorSums, Predictions
-from service.mechanisms.evaluation.told import all_figures, figures_of, outline
 from service.privacy.accounting.events import NoisyCounts
 from service.privacy.currency import Currency
 from service.privacy.noise.counts import CountNoise

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from service.mechanisms.evaluation.recent import recent
+from service.figures.recent import recent
 from service.mechanisms.evaluation.tables import ErrorSums
 from service.privacy.accounting.events import NoisyCounts
-from tests.mechanisms.evaluation.test_course import SLOTS, block
-from tests.mechanisms.evaluation.worlds import noise_of
+from tests.figures.test_course import SLOTS, block
+from tests.figures.worlds import noise_of
 
 UNKNOWN = {"recent": None, "lift_over_previous": None}
 

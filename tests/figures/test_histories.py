@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from service.mechanisms.evaluation.drift import RATE
+from service.figures.drift import RATE
 from tests import chance
-from tests.mechanisms.evaluation.histories import Learnt, Setting, alarms, evaluated, main_figures, setting
-from tests.mechanisms.evaluation.worlds import privacies
+from tests.figures.histories import Learnt, Setting, alarms, evaluated, main_figures, setting
+from tests.figures.worlds import privacies
 
 
 def missed(name, privacy, blocks, rng):

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.mechanisms.evaluation.figures import BlockCounts, ClassFigures, ErrorFigures, added_up, rise
-from service.mechanisms.evaluation.intervals import Counted
+from service.figures.figures import BlockCounts, ClassFigures, ErrorFigures, added_up, rise
+from service.figures.intervals import Counted
 from service.mechanisms.evaluation.tables import UNIT, ClassCounts, ErrorSums, Predictions
 from service.privacy.currency import Currency
 from service.privacy.noise.counts import CountNoise
 from tests import chance
-from tests.mechanisms.evaluation.worlds import DATA, PRIVACY, draw, figures, noise_of, privacies, released, world
+from tests.figures.worlds import DATA, PRIVACY, draw, figures, noise_of, privacies, released, world
 
 QUIET = CountNoise(currency=Currency.PURE, scale=1e-3, dimension=1)
 RUNS, SLOTS = 1000, 100

@@ -19,13 +19,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from service.mechanisms.evaluation.figures import ClassFigures, added_up
+from service.figures.figures import ClassFigures, added_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from service.mechanisms.evaluation.figures import BlockCounts
-    from service.mechanisms.evaluation.intervals import Counted, Figure
+    from service.figures.figures import BlockCounts
+    from service.figures.intervals import Counted, Figure
     from service.mechanisms.evaluation.tables import ClassCounts
 
 RATE = 1e-3

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from service.figures.score_noise import _longest, _marginal, reach, score_noise
 from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.optimization.losses import LOSSES, Squared
 from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
-from service.mechanisms.evaluation.score_noise import _longest, _marginal, reach, score_noise
 from service.mechanisms.linear import predict
 from service.privacy.currency import Currency
 from service.privacy.noise.additive import Gaussian, SphericalLaplace

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.mechanisms.evaluation.figures import ClassFigures
-from service.mechanisms.evaluation.intervals import Counted
+from service.figures.figures import ClassFigures
+from service.figures.intervals import Counted
 from service.mechanisms.evaluation.tables import BINS, ClassCounts
 from service.privacy.currency import Currency, capacity, round_down
 from service.privacy.noise.counts import CountNoise, calibrate

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from service.mechanisms.evaluation.figures import BlockCounts, ClassFigures, added_up
-from service.mechanisms.evaluation.told import figures_of, slots_of
+from service.figures.figures import BlockCounts, ClassFigures, added_up
+from service.figures.told import figures_of, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from service.mechanisms.evaluation.intervals import Counted
+    from service.figures.intervals import Counted
     from service.mechanisms.evaluation.tables import ClassCounts
 
     Block = tuple[Mapping[str, Any], Mapping[str, Any], NDArray[np.float64]]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from service.mechanisms.evaluation.intervals import Counted, Figure, Interval, added
+from service.figures.intervals import Counted, Figure, Interval, added
 from service.mechanisms.evaluation.tables import UNIT, ClassCounts, ErrorSums
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from service.mechanisms.evaluation.course import course, judged
+from service.figures.course import course, judged
+from service.figures.told import all_figures
 from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums, Predictions
-from service.mechanisms.evaluation.told import all_figures
 from service.privacy.accounting.events import NoisyCounts
-from tests.mechanisms.evaluation.worlds import draw, noise_of
+from tests.figures.worlds import draw, noise_of
 
 SLOTS = 2000
 CLASSES = ClassCounts(classes=2, publications=2, bins=False)

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from service.mechanisms.evaluation.drift import MEMORY, RATE, has_fallen
-from service.mechanisms.evaluation.figures import BlockCounts
-from service.mechanisms.evaluation.intervals import Counted
+from service.figures.drift import MEMORY, RATE, has_fallen
+from service.figures.figures import BlockCounts
+from service.figures.intervals import Counted
 from service.mechanisms.evaluation.tables import ClassCounts, Predictions
 from service.privacy.currency import Currency
 from service.privacy.noise.counts import CountNoise
 from tests import chance
-from tests.mechanisms.evaluation.worlds import draw, noise_of, privacies, world
+from tests.figures.worlds import draw, noise_of, privacies, world
 
 EVERY, BLOCK, FLIPPED, RECORDS = 10, 200, 20_000, 32_000
 LAYOUT = ClassCounts(classes=2, publications=1, bins=False)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from service.mechanisms.evaluation.intervals import Counted, Figure, Interval, added
+from service.figures.intervals import Counted, Figure, Interval, added
 from service.mechanisms.evaluation.noise_sums import FINENESS, total
 from service.mechanisms.evaluation.tables import ClassCounts
 from service.privacy.currency import Currency
 from service.privacy.noise.counts import CountNoise
 from tests import chance
-from tests.mechanisms.evaluation.worlds import draw, noise_of, privacies
+from tests.figures.worlds import draw, noise_of, privacies
 
 LAWS = [CountNoise(currency=kind, scale=scale, dimension=1) for kind in Currency for scale in (0.4, 2.0, 6.5)]
 by_law = pytest.mark.parametrize("noise", LAWS, ids=lambda noise: f"{noise.currency}-{noise.scale}")

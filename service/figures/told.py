@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.mechanisms.evaluation.figures import ClassFigures, ErrorFigures
-from service.mechanisms.evaluation.intervals import Counted
+from service.figures.figures import ClassFigures, ErrorFigures
+from service.figures.intervals import Counted
 from service.mechanisms.evaluation.tables import ClassCounts, described_counts
 from service.privacy.accounting.events import NoisyCounts
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.mechanisms.evaluation.intervals import Figure
+    from service.figures.intervals import Figure
 
 MOST_CLASSES = 32
 """The interval of the lift is the least of one for each class: of more classes it is left out."""

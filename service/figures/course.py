@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.mechanisms.evaluation.counted_blocks import CountedBlocks
-from service.mechanisms.evaluation.drift import MEMORY, has_fallen, is_worse
-from service.mechanisms.evaluation.told import outline
+from service.figures.counted_blocks import CountedBlocks
+from service.figures.drift import MEMORY, has_fallen, is_worse
+from service.figures.told import outline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from service.mechanisms.evaluation.counted_blocks import Block
+    from service.figures.counted_blocks import Block
 
 _FIGURES = ("accuracy", "absolute_error", "baseline", "low", "high")
 BLOCKS = MEMORY + 1

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.mechanisms.evaluation.counted_blocks import CountedBlocks
-from service.mechanisms.evaluation.figures import rise
-from service.mechanisms.evaluation.told import MOST_CLASSES, MOST_COMPARED, bounds, figure_described
+from service.figures.counted_blocks import CountedBlocks
+from service.figures.figures import rise
+from service.figures.told import MOST_CLASSES, MOST_COMPARED, bounds, figure_described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from service.mechanisms.evaluation.counted_blocks import Block
+    from service.figures.counted_blocks import Block
 
 
 def recent(blocks: Sequence[Block], name: str) -> dict[str, Any]:

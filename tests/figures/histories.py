@@ -9,17 +9,17 @@ import pytest
 
 from demo.weather import standardise
 from service.explorer.comparison import releases
+from service.figures.course import BLOCKS, course
+from service.figures.told import outline
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.evaluation.course import BLOCKS, course
 from service.mechanisms.evaluation.models import Made, Progress
 from service.mechanisms.evaluation.predicting import predictions
-from service.mechanisms.evaluation.told import outline
 from service.mechanisms.linear import predict
 from service.streams.feature_maps import FeatureMap
 from service.streams.schema import StreamSchema
-from tests.mechanisms.evaluation.worlds import DATA, PRIVACY
+from tests.figures.worlds import DATA, PRIVACY
 
 NAME = "p"
 

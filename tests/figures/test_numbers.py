@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.mechanisms.evaluation.numbers import WRITTEN, text
+from tests.figures.numbers import WRITTEN, text
 
 
 def test_figures_of_some_counts_are_as_they_were_written_down():
@@ -16,5 +16,5 @@ def test_figures_of_some_counts_are_as_they_were_written_down():
         return json.loads(document, parse_float=lambda number: numbers[document].append(float(number)))
 
     now, written = text(), WRITTEN.read_text()
-    assert parts(now) == parts(written), "python -m tests.mechanisms.evaluation.numbers"
+    assert parts(now) == parts(written), "python -m tests.figures.numbers"
     assert numbers[now] == pytest.approx(numbers[written], rel=1e-6, abs=1e-12)
