@@ -1,6 +1,6 @@
 """Which mechanism to expect most from on a stream that drifts: prequential accuracy on three real ones.
 
-    PERENNIAL_DATA_DIR=… python -m benchmarks.drift
+    PERENNIAL_DATA_DIR=… python -m benchmarks.drift [--write]
 
 Every record is predicted by the model that was the latest when it came, before any model has seen it. Each private
 line promises (1, 1e-6) per record for ever, with the settings that a publication gets that says nothing. The one
@@ -9,6 +9,7 @@ differs, the stream does not.
 """
 
 import argparse
+import json
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from benchmarks.replay import Features, Labels, Used, hits, load, publication, r
 from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism
+from service.mechanisms.measured import FILE, LINES
 
 BLOCKS = 7
 PRIVACY = {"epsilon": 1, "delta": 1e-6}
@@ -53,23 +55,19 @@ OUTPUT, DESCENT = {"kind": "output_perturbation"}, {"kind": "noisy_gradient_desc
 
 
 def lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the lines to compare, all with a release after every block: mechanism and learner."""
-    window = {"kind": "sliding_window", "block": block, "blocks": BLOCKS}
-    cumulative = {"kind": "continual", "base": BLOCKS * block, "update_every": block}
-    batches = {"kind": "independent_batches", "batch": block}
+    """Return the lines of `measured.toml` that a mechanism has, all with a release after every block."""
+    window = {"block": block, "blocks": BLOCKS}
+    sizes = {
+        "sliding_window": window,
+        "window_statistics": window,
+        "continual": {"base": BLOCKS * block, "update_every": block},
+        "independent_batches": {"batch": block},
+        "online_leader": {"batch": block},
+    }
     return {
-        "sliding window (Algorithm 5), output perturbation": (window, OUTPUT),
-        "sliding window, noisy gradient descent": (window, DESCENT),
-        "cumulative (Algorithm 4), output perturbation": (cumulative, OUTPUT),
-        "cumulative, improving shares, noisy gradient descent": (cumulative | {"shares": "improving"}, DESCENT),
-        "each batch near the release before, output perturbation": (batches | {"warm_start": True}, OUTPUT),
-        "each batch near the release before, noisy gradient descent": (batches | {"warm_start": True}, DESCENT),
-        "window of private statistics": (window | {"kind": "window_statistics"}, OUTPUT),
-        "online leader": ({"kind": "online_leader", "batch": block}, DESCENT),
-        "online leader, all averaged": ({"kind": "online_leader", "batch": block, "averaging": True}, DESCENT),
-        "online leader, without averaging": ({"kind": "online_leader", "batch": block, "averaging": False}, DESCENT),
-        "each batch by itself, output perturbation": (batches, OUTPUT),
-        "each batch by itself, noisy gradient descent": (batches, DESCENT),
+        line.title: ({**line.mechanism, **sizes[line.mechanism["kind"]]}, {"kind": line.learner})
+        for line in LINES
+        if line.mechanism is not None
     }
 
 
@@ -83,8 +81,8 @@ def window_without_noise(scheduled: LinearMechanism, block: int, x: Features, y:
         yield Used(start=time, end=min(time + block, len(x)), parameters=parameters)
 
 
-def compare(name: str, runs: int) -> None:
-    """The lines of one stream's table."""
+def compare(name: str, runs: int) -> dict[str, float]:
+    """Print the lines of one stream's table, and return the accuracies by title."""
     x, y, block = STREAMS[name]()
     classes = int(y.max()) + 1
     stream: dict[str, Any] = {
@@ -108,9 +106,11 @@ def compare(name: str, runs: int) -> None:
             float(np.nanmean(hits(scheduled, models(scheduled), x, y)[counted])) for _ in range(runs)
         )
 
-    print(f"| {name} | same label as before | {np.mean(y[1:] == y[:-1]):.3f} |", flush=True)
+    unchanged, without_noise, *_ = (line.title for line in LINES)
+    found = {unchanged: float(np.mean(y[1:] == y[:-1]))}
+    print(f"| {name} | {unchanged} | {found[unchanged]:.3f} |", flush=True)
     some = {"kind": "independent_batches", "batch": block}
-    exact = max(
+    found[without_noise] = max(
         accuracy(
             some,
             OUTPUT | {"regularization": each * stream["norm_bound"] ** 2},
@@ -119,10 +119,21 @@ def compare(name: str, runs: int) -> None:
         )
         for each in regularizations
     )
-    print(f"| | window of {BLOCKS} blocks, without noise: NOT private | {exact:.3f} |", flush=True)
+    print(f"| | {without_noise} | {found[without_noise]:.3f} |", flush=True)
     for what, (mechanism, learner) in lines(block).items():
-        median = accuracy(mechanism, learner, lambda each: replay(each, x, y), runs)
-        print(f"| | {what} | {median:.3f} |", flush=True)
+        found[what] = accuracy(mechanism, learner, lambda each: replay(each, x, y), runs)
+        print(f"| | {what} | {found[what]:.3f} |", flush=True)
+    return found
+
+
+def write(found: list[dict[str, float]]) -> None:
+    """Write the accuracies on all streams, in the order of `STREAMS`, into `measured.toml`."""
+    text = FILE.read_text()
+    for line in LINES:
+        before, title, after = text.partition(f"title = {json.dumps(line.title)}\naccuracies = ")
+        accuracies = ", ".join(f"{of_stream[line.title]:.3f}" for of_stream in found)
+        text = f"{before}{title}[{accuracies}]\n{after.partition(chr(10))[2]}"
+    FILE.write_text(text)
 
 
 def main() -> None:
@@ -130,10 +141,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Prequential accuracy on streams that drift.")
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="write them into service/mechanisms/measured.toml")
     options = parser.parse_args()
+    if options.write and options.streams != list(STREAMS):
+        parser.error("--write needs all streams, in their order")
     print("| stream | model | accuracy |\n|---|---|---|", flush=True)
-    for name in options.streams:
-        compare(name, options.runs)
+    found = [compare(name, options.runs) for name in options.streams]
+    if options.write:
+        write(found)
 
 
 if __name__ == "__main__":

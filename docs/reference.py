@@ -1,6 +1,6 @@
-"""Writes what follows from the code: api.md, settings.md, metrics.md, the index. A test fails if it is stale.
+"""Writes what follows from the code: api.md, settings.md, metrics.md, the index, a table of choosing.md.
 
-Run as `python -m docs.reference` (or `make docs`).
+Run as `python -m docs.reference` (or `make docs`); a test fails if a page is stale.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from service import metrics
 from service.learning.registry import LEARNERS
 from service.ledger.overview import Overview
 from service.log import LogState
+from service.mechanisms.measured import LINES
 from service.mechanisms.registry import MECHANISMS
 from service.settings import Settings
 
@@ -100,7 +101,13 @@ worker that fits it. One that has ended keeps `perennial_publication_running` an
 
 def pages() -> dict[str, str]:
     """The text of each page by its file's name."""
-    return {"api.md": api(SCOPES), "settings.md": _settings(), "metrics.md": _metrics(), "README.md": _index()}
+    return {
+        "api.md": api(SCOPES),
+        "settings.md": _settings(),
+        "metrics.md": _metrics(),
+        "README.md": _index(),
+        "choosing.md": _choosing(),
+    }
 
 
 def main() -> None:
@@ -123,6 +130,16 @@ def _index() -> str:
         _, _, rest = after.partition("\n## ")
         text = f"{before}## {heading}\n\n{_table((what, 'from', summary), rows)}\n## {rest}"
     return text
+
+
+def _choosing() -> str:
+    """Return the page on choosing with the lines of `measured.toml` below the head of its table."""
+    before, heading, after = (HERE / "choosing.md").read_text().partition("## Drift, measured\n")
+    head, rule, below = after.partition("|---|---|---|---|\n")
+    rest = below.partition("\n\n")[2]
+    cells = ([line.title, *(f"{figure:.3f}"[1:] for figure in line.accuracies)] for line in LINES)
+    rows = "".join(f"| {' | '.join(row)} |\n" for row in cells)
+    return f"{before}{heading}{head}{rule}{rows}\n{rest}"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

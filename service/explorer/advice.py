@@ -21,8 +21,8 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism, predict
+from service.mechanisms.measured import OFFERS
 from service.mechanisms.preparation.scales import FULL
-from service.mechanisms.registry import MECHANISMS
 from service.privacy.noise.additive import Unaffordable
 from service.streams.names import LONGEST_NAME
 from service.streams.schema import StreamSchema
@@ -88,13 +88,12 @@ class Advice:
 
 
 def candidates(batch: int) -> Iterator[Candidate]:
-    """Yield what is tried: what families offer to be measured, with a release after so many records."""
-    offers = [(family.kind, offer) for family in MECHANISMS for offer in family.offers]
-    for kind, offer in sorted(offers, key=lambda each: each[1].place):
-        for title, settings in offer.measured.items():
+    """Yield the candidates of all offers, with a release after so many records."""
+    for offer in OFFERS:
+        for title, settings in offer.candidates.items():
             yield Candidate(
                 title=title,
-                mechanism=offer.mechanism(kind, batch) | dict(settings),
+                mechanism=offer.settings(batch) | dict(settings),
                 learner={"kind": offer.learner},
                 forgets=offer.forgets,
             )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from service.inputs.registry import Family, S
 from service.streams.slots import TrainingSlots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from fractions import Fraction
 
     from service.inputs.registry import FamilySettings
@@ -45,62 +45,6 @@ class BuildContext:
             "unit": self.unit,
             "names": self.stream.names(),
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recommendation:
-    """How a plan recommends a mechanism where streams drift: `place` in the sentence, by that name."""
-
-    place: int
-    name: str
-    forgets: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """How accurate models were on streams that drift, by `measured.STREAMS`; `place` in the table.
-
-    `mechanism`: the settings that matter; None: of no mechanism, and not private. `learner`: the learner's kind.
-    """
-
-    place: int
-    title: str
-    accuracies: tuple[float, float, float]
-    mechanism: Mapping[str, Any] | None = None
-    learner: str | None = None
-    recommendation: Recommendation | None = None
-
-    def describes(self, mechanism: FamilySettings, learner: FamilySettings | None) -> bool:
-        """Return whether these settings were measured, but for numbers of records, budget and regularization."""
-        if self.mechanism is None or learner is None or learner.kind != self.learner:
-            return False
-        if getattr(learner, "sample", None) is not None:  # no line is of fits of a sample
-            return False
-        return all(getattr(mechanism, name, None) == value for name, value in self.mechanism.items())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """A line that the explorer's page offers, at `place` in its list.
-
-    `sizes`: settings that grow with the number of records a release, as multiples of that number. `measured`: by title,
-    the settings in place of its own with which `perennial advise` measures it. `forgets`: whether models stop depending
-    on old records.
-    """
-
-    place: int
-    name: str
-    title: str
-    sizes: Mapping[str, int]
-    learner: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    delta: float = 1e-6
-    measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    forgets: bool = False
-
-    def mechanism(self, kind: str, records: int) -> dict[str, Any]:
-        """Return the mechanism's settings for so many records a release."""
-        return {"kind": kind, **{name: records * times for name, times in self.sizes.items()}, **self.settings}
 
 
 def for_ever(settings: Any) -> None:
@@ -144,8 +88,6 @@ class MechanismFamily(Family[S]):
     adds_up: Callable[[S], int | None] = for_ever
     evaluates: bool = False
     not_evaluated: Callable[[S], str | None] = by_nothing
-    measured: tuple[Line, ...] = ()
-    offers: tuple[Offer, ...] = ()
 
     @property
     def takes_any_learner(self) -> bool:

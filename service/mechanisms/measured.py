@@ -1,43 +1,70 @@
-"""The accuracy to expect of a mechanism where a stream drifts: measured for all of them, and shown beside a plan.
-
-`python -m benchmarks.drift` measured it; docs/choosing.md ("Drift, measured") shows the same table and says how.
-"""
+"""The accuracy to expect of mechanisms where a stream drifts, and what the explorer offers: read from measured.toml."""
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.mechanisms.family import Line
-from service.mechanisms.registry import MECHANISMS
-
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from service.inputs.registry import FamilySettings
     from service.mechanisms.configuration import PublicationConfiguration
     from service.streams.schema import StreamSchema
 
-STREAMS = ("weather", "electricity", "kernel changes")
-WHAT = (
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line of the table of accuracies on the three streams; measured.toml describes its fields."""
+
+    title: str
+    accuracies: list[float]
+    mechanism: Mapping[str, Any] | None = None
+    learner: str | None = None
+
+    def describes(self, mechanism: FamilySettings, learner: FamilySettings | None) -> bool:
+        """Return whether these settings were measured, but for numbers of records, budget and regularization."""
+        if self.mechanism is None or learner is None or learner.kind != self.learner:
+            return False
+        if getattr(learner, "sample", None) is not None:  # no line is of fits of a sample
+            return False
+        return all(getattr(mechanism, name, None) == value for name, value in self.mechanism.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A mechanism and a learner that the explorer's page offers; measured.toml describes its fields."""
+
+    name: str
+    title: str
+    mechanism: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    learner: str
+    delta: float = 1e-6
+    candidates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    forgets: bool = False
+
+    def settings(self, records: int) -> dict[str, Any]:
+        """Return the mechanism's settings for so many records a release."""
+        return {**self.mechanism, **{name: records * times for name, times in self.sizes.items()}}
+
+
+FILE = Path(__file__).with_suffix(".toml")
+_TABLE = tomllib.loads(FILE.read_text())
+STREAMS: list[str] = _TABLE["streams"]
+LINES = [Line(**line) for line in _TABLE["lines"]]
+OFFERS = [Offer(**offer) for offer in _TABLE["offers"]]
+_MEASUREMENT = (
     "Accuracy of the latest release on the next records of three streams that drift, a release after every block, "
     "windows of 7 blocks, (1, 1e-6) per record for ever: docs/choosing.md, Drift, measured."
 )
-_BASELINES = (
-    Line(place=0, title="same label as before", accuracies=(0.680, 0.853, 0.565)),
-    Line(place=1, title="window without noise, NOT private", accuracies=(0.788, 0.778, 0.322)),
-)
 
 
-def lines() -> list[Line]:
-    """Return all that was measured, in the order of the table."""
-    measured = [line for family in MECHANISMS for line in family.measured]
-    return sorted((*_BASELINES, *measured), key=lambda line: line.place)
-
-
-def expectation() -> str:
+def _expectation() -> str:
     """Return which mechanisms to expect most from, as one sentence, and what to do where none is good enough."""
-    named = sorted(
-        (line.recommendation for line in lines() if line.recommendation is not None), key=lambda each: each.place
-    )
-    forgetting = _listed([each.name for each in named if each.forgets])
-    keeping = _listed([each.name for each in named if not each.forgets])
+    forgetting, keeping = (_listed(_TABLE[name]) for name in ("forgetting", "keeping"))
     return (
         f"Where a stream drifts, expect most from {forgetting} if old records must be forgotten; if they may stay, "
         f"from {keeping}, which come out alike. "
@@ -46,26 +73,26 @@ def expectation() -> str:
 
 
 def _listed(names: list[str]) -> str:
-    *others, last = names or ["none that is here"]
+    *others, last = names
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def measured(schema: StreamSchema, configuration: PublicationConfiguration) -> dict[str, Any] | None:
-    """Return what a plan tells of it beside what was planned: it promises nothing, and is no part of what is kept.
+    """Return the accuracies to show beside a plan, as JSON: they promise nothing, and nobody stores them.
 
     None where records come without classes: accuracies say nothing of regressions, histograms and labels asked for.
     """
     if schema.task.kind != "classification":
         return None
     return {
-        "what": WHAT,
-        "expect": expectation(),
+        "what": _MEASUREMENT,
+        "expect": _expectation(),
         "lines": [
             {
-                "what": each.title,
-                "accuracy": dict(zip(STREAMS, each.accuracies, strict=True)),
-                "this": each.describes(configuration.mechanism, configuration.learner),
+                "what": line.title,
+                "accuracy": dict(zip(STREAMS, line.accuracies, strict=True)),
+                "this": line.describes(configuration.mechanism, configuration.learner),
             }
-            for each in lines()
+            for line in LINES
         ],
     }

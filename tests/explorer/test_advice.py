@@ -177,8 +177,7 @@ def test_a_regression_is_judged_by_r_squared():
     assert admit(NewStreamSchema.model_validate(schema), configuration).plan()
 
 
-def test_candidates_are_what_families_offer():
-    """Each title comes once, and a release comes after every batch."""
+def test_candidates_release_after_every_batch():
     offered = list(candidates(60))
     assert len({each.title for each in offered}) == len(offered)
     assert {"window_statistics", "online_leader", "independent_batches"} == {e.mechanism["kind"] for e in offered}

@@ -13,6 +13,7 @@ import pytest
 
 from docs.http_reference import openapi as document
 from service.learning.registry import LEARNERS
+from service.mechanisms.measured import LINES, OFFERS
 from service.mechanisms.registry import MECHANISMS
 from tests.docs.pages import ROOT
 
@@ -90,13 +91,6 @@ def test_every_family_has_examples_of_its_kind():
         assert all(family.settings.model_validate(each).kind == family.kind for each in family.examples.values())
 
 
-def test_whatever_is_offered_or_was_measured_has_a_place_of_its_own():
-    lines = [line.place for family in MECHANISMS for line in family.measured]
-    offers = [offer.place for family in MECHANISMS for offer in family.offers]
-    assert len(set(lines)) == len(lines)
-    assert len(set(offers)) == len(offers)
-
-
 REMOVABLE = [family.kind for family in MECHANISMS if family.takes and known_by_two_lines(family)]
 
 
@@ -151,15 +145,17 @@ def test_the_setting_that_is_refused_for_want_of_accuracy_is_there(family):
         assert any(name in settings.model_fields for settings in fields[place])
 
 
-@pytest.mark.parametrize("family", list(MECHANISMS), ids=lambda family: family.kind)
-def test_what_a_family_offers_and_was_measured_with_are_settings_of_its_own(family):
-    for offer in family.offers:
-        assert LEARNERS[offer.learner]
-        for changed in ({}, *offer.measured.values()):
-            family.settings.model_validate(offer.mechanism(family.kind, 1000) | dict(changed))
-    for line in family.measured:
-        assert LEARNERS[line.learner]
-        assert set(line.mechanism) <= set(family.settings.model_fields)
+@pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.name)
+def test_the_settings_that_the_explorer_offers_are_valid(offer):
+    assert LEARNERS[offer.learner]
+    for settings in ({}, *offer.candidates.values()):
+        MECHANISMS[offer.mechanism["kind"]].settings.model_validate(offer.settings(1000) | settings)
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.mechanism], ids=lambda line: line.title)
+def test_a_measured_line_names_settings_of_its_mechanism(line):
+    assert LEARNERS[line.learner]
+    assert set(line.mechanism) <= set(MECHANISMS[line.mechanism["kind"]].settings.model_fields)
 
 
 def test_what_releases_no_model_at_public_times_is_not_evaluated():

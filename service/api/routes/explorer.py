@@ -19,7 +19,7 @@ from service.explorer.datasets import SAMPLES, Dataset, Unreadable
 from service.explorer.scores import SCORES
 from service.inputs.fields import OneLine
 from service.mechanisms.configuration import Refused
-from service.mechanisms.registry import MECHANISMS
+from service.mechanisms.measured import OFFERS
 from service.store import explorations
 from service.store.explorations import DatasetInfo, Exploration, TooMany
 from service.store.keys import Key
@@ -283,17 +283,16 @@ def _dataset(connection: Connection, identity: int, key: Key) -> DatasetInfo:
 
 
 def _offers() -> list[OfferShown]:
-    every = [(family.kind, offer) for family in MECHANISMS for offer in family.offers]
     return [
         OfferShown(
             name=offer.name,
             title=offer.title,
-            mechanism={"kind": kind, **offer.settings},
+            mechanism=dict(offer.mechanism),
             sizes=dict(offer.sizes),
             learner={"kind": offer.learner},
             delta=offer.delta,
         )
-        for kind, offer in sorted(every, key=lambda each: each[1].place)
+        for offer in OFFERS
     ]
 
 

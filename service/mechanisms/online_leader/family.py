@@ -9,7 +9,7 @@ from service.inputs.refused import Refused
 from service.learning.noisy_gradient_descent import FAMILY as DESCENT
 from service.learning.noisy_gradient_descent import logit
 from service.learning.optimization.constraint_sets import ConstraintSet
-from service.mechanisms.family import Line, MechanismFamily, Offer, Recommendation
+from service.mechanisms.family import MechanismFamily
 from service.mechanisms.linear_settings import linear_model, settings_of
 from service.mechanisms.linear_settings import origin as origin_of
 from service.mechanisms.online_leader.mechanism import OnlineLeader
@@ -114,43 +114,4 @@ FAMILY = MechanismFamily(
     },
     accuracy_setting="learner.step",
     takes=(DESCENT,),
-    measured=(
-        Line(
-            place=6,
-            title="`online_leader`, a batch a block",
-            accuracies=(0.758, 0.772, 0.214),
-            mechanism=_KIND | {"averaging": "tracking"},
-            learner=DESCENT.kind,
-            recommendation=Recommendation(place=2, name="online_leader"),
-        ),
-        Line(
-            place=7,
-            title="the same, `averaging` false",
-            accuracies=(0.756, 0.775, 0.206),
-            mechanism=_KIND | {"averaging": False},
-            learner=DESCENT.kind,
-        ),
-        Line(
-            place=8,
-            title="the same, `averaging` true",
-            accuracies=(0.756, 0.758, 0.210),
-            mechanism=_KIND | {"averaging": True},
-            learner=DESCENT.kind,
-        ),
-    ),
-    offers=(
-        Offer(
-            place=1,
-            name="online_leader",
-            title="A model of all so far, a step a batch",
-            sizes={"batch": 1},
-            learner=DESCENT.kind,
-            measured={
-                "online leader": {},
-                "online leader, decay .9": {"decay": 0.9},
-                "online leader, without averaging": {"averaging": False},
-                "online leader, 4 steps a batch": {"steps": 4},
-            },
-        ),
-    ),
 )

@@ -10,11 +10,9 @@ import numpy as np
 from service.inputs.refused import Refused
 from service.learning.family import HistogramFamily, LinearFamily
 from service.learning.linear import LinearLearner
-from service.learning.noisy_gradient_descent import FAMILY as DESCENT
-from service.learning.output_perturbation import FAMILY as OUTPUT
 from service.learning.registry import LEARNERS
 from service.mechanisms import linear_settings
-from service.mechanisms.family import Line, MechanismFamily, Offer, Recommendation
+from service.mechanisms.family import MechanismFamily
 from service.mechanisms.scheduled.histograms import ScheduledHistograms
 from service.mechanisms.scheduled.mechanism import Scheduled
 from service.mechanisms.scheduled.settings import (
@@ -147,33 +145,6 @@ CONTINUAL = MechanismFamily(
         f"continual, {shares}": _CONTINUAL | {"base": 16, "update_every": 4, "shares": shares}
         for shares in ("equal", "paper", "improving")
     },
-    measured=(
-        Line(
-            place=4,
-            title="cumulative (`continual`, `improving`), noisy gradient descent",
-            accuracies=(0.750, 0.760, 0.190),
-            mechanism=_CONTINUAL | {"shares": "improving"},
-            learner=DESCENT.kind,
-            recommendation=Recommendation(place=3, name="continual with improving shares"),
-        ),
-        Line(
-            place=11,
-            title="cumulative (`continual`, `equal`), output perturbation",
-            accuracies=(0.727, 0.752, 0.126),
-            mechanism=_CONTINUAL | {"shares": "equal"},
-            learner=OUTPUT.kind,
-        ),
-    ),
-    offers=(
-        Offer(
-            place=4,
-            name="continual",
-            title="All so far, fitted at doubling counts (paper A)",
-            sizes={"base": 8, "update_every": 1},
-            settings={"shares": "improving"},
-            learner=DESCENT.kind,
-        ),
-    ),
 )
 SLIDING_WINDOW = MechanismFamily(
     settings=SlidingWindowMechanism,
@@ -185,32 +156,6 @@ SLIDING_WINDOW = MechanismFamily(
         "sliding_window, warm": _WINDOW | {"block": 4, "blocks": 7, "warm_up": "continual"},
     },
     adds_up=lambda _: 1,
-    measured=(
-        Line(
-            place=9,
-            title="sliding window, noisy gradient descent",
-            accuracies=(0.730, 0.748, 0.074),
-            mechanism=_WINDOW,
-            learner=DESCENT.kind,
-        ),
-        Line(
-            place=10,
-            title="sliding window, output perturbation",
-            accuracies=(0.715, 0.726, 0.067),
-            mechanism=_WINDOW,
-            learner=OUTPUT.kind,
-        ),
-    ),
-    offers=(
-        Offer(
-            place=3,
-            name="sliding_window",
-            title="A window of fits (paper A)",
-            sizes={"block": 1},
-            settings={"blocks": 7},
-            learner=OUTPUT.kind,
-        ),
-    ),
 )
 INDEPENDENT_BATCHES = MechanismFamily(
     settings=IndependentBatchesMechanism,
@@ -222,51 +167,6 @@ INDEPENDENT_BATCHES = MechanismFamily(
         "independent_batches, warm": _BATCHES | {"batch": 8, "warm_start": True},
     },
     adds_up=lambda _: 1,
-    measured=(
-        Line(
-            place=2,
-            title="each batch near the release before (`independent_batches`, `warm_start`), noisy gradient descent",
-            accuracies=(0.750, 0.779, 0.127),
-            mechanism=_BATCHES | {"warm_start": True},
-            learner=DESCENT.kind,
-            recommendation=Recommendation(place=1, name="independent_batches with warm_start"),
-        ),
-        Line(
-            place=3,
-            title="the same, output perturbation",
-            accuracies=(0.739, 0.774, 0.110),
-            mechanism=_BATCHES | {"warm_start": True},
-            learner=OUTPUT.kind,
-        ),
-        Line(
-            place=12,
-            title="each batch by itself, noisy gradient descent",
-            accuracies=(0.720, 0.725, 0.067),
-            mechanism=_BATCHES | {"warm_start": False},
-            learner=DESCENT.kind,
-        ),
-        Line(
-            place=13,
-            title="each batch by itself, output perturbation",
-            accuracies=(0.699, 0.701, 0.057),
-            mechanism=_BATCHES | {"warm_start": False},
-            learner=OUTPUT.kind,
-        ),
-    ),
-    offers=(
-        Offer(
-            place=5,
-            name="independent_batches",
-            title="Each batch near the release before",
-            sizes={"batch": 1},
-            settings={"warm_start": True},
-            learner=DESCENT.kind,
-            measured={"batches near the release before": {}},
-        ),
-        Offer(
-            place=6, name="pure", title="Each batch by itself, δ = 0", sizes={"batch": 1}, learner=OUTPUT.kind, delta=0
-        ),
-    ),
 )
 SCHEDULED_BLACK_BOX = MechanismFamily(
     settings=ScheduledBlackBoxMechanism,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from service.inputs.refused import Refused
 from service.learning.output_perturbation import FAMILY as OUTPUT
 from service.mechanisms import linear_settings
-from service.mechanisms.family import Line, MechanismFamily, Offer, Recommendation
+from service.mechanisms.family import MechanismFamily
 from service.mechanisms.limits import MAX_REMEMBERED
 from service.mechanisms.statistics_settings import statistics_model
 from service.mechanisms.window_statistics.mechanism import WindowStatistics
@@ -77,26 +77,4 @@ FAMILY = MechanismFamily(
     accuracy_setting="mechanism.block",
     takes=(OUTPUT,),
     adds_up=lambda settings: settings.blocks,
-    measured=(
-        Line(
-            place=5,
-            title="`window_statistics`",
-            accuracies=(0.744, 0.764, 0.158),
-            mechanism=_KIND,
-            learner=OUTPUT.kind,
-            recommendation=Recommendation(place=1, name="window_statistics", forgets=True),
-        ),
-    ),
-    offers=(
-        Offer(
-            place=2,
-            name="window_statistics",
-            title="A window of private sums (few features)",
-            sizes={"block": 1},
-            settings={"blocks": 7},
-            learner=OUTPUT.kind,
-            measured={f"window of {blocks} blocks": {"blocks": blocks} for blocks in (3, 7, 15, 31)},
-            forgets=True,
-        ),
-    ),
 )
