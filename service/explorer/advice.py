@@ -20,9 +20,9 @@ from service.learning.optimization.solvers import Inaccurate
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.limits import FULL
 from service.mechanisms.linear import LinearMechanism, predict
 from service.mechanisms.measured import OFFERS
-from service.mechanisms.preparation.scales import FULL
 from service.privacy.noise.additive import Unaffordable
 from service.streams.names import LONGEST_NAME
 from service.streams.schema import StreamSchema

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from service.mechanisms.timing import Workspace, fit_size
 from service.mechanisms.units import NotForUnits
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from service.learning.optimization.sums import Blocks
     from service.learning.records import Records
     from service.mechanisms.privacy import Privacy
+    from service.mechanisms.released_models import Models
     from service.mechanisms.units import UnitTerms
     from service.privacy.accounting.events import PrivacyEvent
     from service.privacy.accounting.groups import UnitBound
@@ -123,6 +124,8 @@ class Mechanism(ABC):
     training: TrainingSlots = ALL_SLOTS
     """Which slots of a range it may fit: what it reads holds records of these alone."""
     unit: UnitTerms | None = None
+    reads_models: ClassVar[bool] = False
+    """Whether a step reads what other publications released, and its records in pieces."""
     names: Names = UNNAMED
     """Names of the stream's columns and classes, for the description of a model."""
 
@@ -164,6 +167,14 @@ class Mechanism(ABC):
     def reads_blocks(self, records: int) -> bool:  # noqa: ARG002
         """Return whether a fit of so many slots reads them block by block, so that they are never all in memory."""
         return False
+
+    def with_models(self, models: Models) -> Mechanism:  # noqa: ARG002 - most read none
+        """Return it with a reader of the models that other publications released."""
+        return self
+
+    def with_blocks(self, blocks: Callable[[int, int], Blocks]) -> Mechanism:  # noqa: ARG002 - most read none
+        """Return it with what opens the records of a range block by block, for fits that read them so."""
+        return self
 
     @abstractmethod
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:

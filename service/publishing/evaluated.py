@@ -6,18 +6,17 @@ waits for the same releases and uses the same versions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
 from service.inputs.refused import Refused
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.evaluation.mechanism import Evaluation
-from service.mechanisms.evaluation.models import Made, Progress
-from service.mechanisms.evaluation.predicting import predictions
 from service.mechanisms.mechanism import Forgotten
+from service.mechanisms.predicting import predictions
 from service.mechanisms.registry import MECHANISMS
+from service.mechanisms.released_models import Made, Progress
 from service.store import publications, releases
 from service.store.tables import releases as released
 
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from service.inputs.registry import FamilySettings
-    from service.mechanisms.evaluation.tables import Predictions
     from service.mechanisms.mechanism import Mechanism
+    from service.mechanisms.released_models import Predictions
     from service.store.database import Database
     from service.store.publications import Publication
     from service.store.streams import Stream
@@ -59,9 +58,7 @@ def _check(connection: Connection, stream: Stream, names: Sequence[str]) -> None
 
 def with_models(mechanism: Mechanism, database: Database, stream: Stream) -> Mechanism:
     """Return the mechanism with a reader of the models that it counts, if it counts any."""
-    if not isinstance(mechanism, Evaluation):
-        return mechanism
-    return replace(mechanism, models=ReleasedModels(database=database, stream=stream))
+    return mechanism.with_models(ReleasedModels(database=database, stream=stream))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Connection, Text, bindparam, cast, select, true
+from sqlalchemy import BigInteger, Connection, Text, bindparam, cast, func, select, true
 from sqlalchemy.dialects.postgresql import JSONB
 
 from service.privacy.accounting.events import NoisyCounts
@@ -60,7 +60,7 @@ def of_running(connection: Connection, *, limit: int) -> list[tuple[str, str, li
         .join(newest, true())
         .where(
             publications.c.state == "running",
-            publications.c.configuration["mechanism"]["kind"].as_string() == "evaluation",
+            func.jsonb_typeof(cast(publications.c.configuration["mechanism"]["of"], JSONB)) == "array",
         )
         .order_by(publications.c.id, newest.c.version)
     )

@@ -22,7 +22,7 @@ import select
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,7 +35,6 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.features import ReleasedMap
 from service.mechanisms.mechanism import Forgotten, Kept, Model, Part
-from service.mechanisms.scheduled.mechanism import Fitting
 from service.privacy.noise.additive import Unaffordable
 from service.publishing.blocks import LocatedBlocks, as_stored
 from service.publishing.prepared import packed, prepare
@@ -136,10 +135,8 @@ def _taken(task: Task, chain: Sequence[Kept], connection: Connection) -> bytes:
             return LocatedBlocks(files=files, locate_range=where, mapped=mapped)
         return DaskBlocks(files=files, locate_range=where, mapped=mapped, scheduler=task.scheduler, note=note)
 
-    if isinstance(mechanism, Fitting):
-        mechanism = replace(mechanism, blocks=blocks)
     reading = released.reading(schema, read) if released else read
-    step = mechanism.step(task.time, chain, task.next_version, reading)
+    step = mechanism.with_blocks(blocks).step(task.time, chain, task.next_version, reading)
     return packed(prepare(task.start, mechanism, step, task.time), dict.fromkeys(task.stored, np.empty(0)))
 
 

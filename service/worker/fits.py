@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from service.learning.optimization.sums import SINGLE_THREADED
-from service.mechanisms.evaluation.mechanism import Evaluation
 from service.mechanisms.timing import Cost, fit_cost
 from service.privacy.accounting.composition import Slots
 from service.publishing.locating import locate, read_records
@@ -86,15 +85,15 @@ def draw(
         Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing: see `Mechanism.step`.
     """
     publication, cost = turn.publication, next_cost(turn)
-    evaluates = isinstance(turn.mechanism, Evaluation)  # it reads models from the database, and records in pieces
-    if not evaluates and cost.bytes + BYTES_OF_A_PROCESS > (limit := memory_limit()):
+    reads_models = turn.mechanism.reads_models  # from the database, and its records in pieces
+    if not reads_models and cost.bytes + BYTES_OF_A_PROCESS > (limit := memory_limit()):
         raise FitTooLarge(
             f"a fit of {turn.mechanism.reads(turn.time_due())} records may need {cost.bytes / 2**20:.0f} MiB by its "
             f"plan, beside {BYTES_OF_A_PROCESS / 2**20:.0f} MiB of its process, and a process here may have "
             f"{limit / 2**20:.0f} MiB: give a worker more memory"
         )
     in_blocks = turn.mechanism.reads_blocks(turn.mechanism.reads(turn.time_due()))
-    if not evaluates and (in_blocks or cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES):
+    if not reads_models and (in_blocks or cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES):
         return _apart(database, files, turn, cost, wanted, scheduler)
     slots = publication.slots is Slots.EVALUATION
     read = turn.reading(

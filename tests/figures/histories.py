@@ -14,9 +14,9 @@ from service.figures.told import outline
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.evaluation.models import Made, Progress
-from service.mechanisms.evaluation.predicting import predictions
 from service.mechanisms.linear import predict
+from service.mechanisms.predicting import predictions
+from service.mechanisms.released_models import Made, Progress
 from service.streams.feature_maps import FeatureMap
 from service.streams.schema import StreamSchema
 from tests.figures.worlds import DATA, PRIVACY

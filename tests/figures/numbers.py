@@ -16,7 +16,8 @@ from service.figures.recent import recent
 from service.figures.score_noise import score_noise
 from service.figures.told import all_figures, figures_of, outline
 from service.learning.optimization.losses import LOSSES
-from service.mechanisms.evaluation.tables import ClassCounts, Counts, ErrorSums, Predictions
+from service.mechanisms.evaluation.tables import ClassCounts, Counts, ErrorSums
+from service.mechanisms.released_models import Predictions
 from service.privacy.accounting.events import NoisyCounts
 from service.privacy.currency import Currency
 from service.privacy.noise.counts import CountNoise

@@ -4,7 +4,8 @@ import numpy as np
 
 from service.figures.course import course, judged
 from service.figures.told import all_figures
-from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums, Predictions
+from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums
+from service.mechanisms.released_models import Predictions
 from service.privacy.accounting.events import NoisyCounts
 from tests.figures.worlds import draw, noise_of
 

@@ -6,7 +6,8 @@ import pytest
 from service.figures.drift import MEMORY, RATE, has_fallen
 from service.figures.figures import BlockCounts
 from service.figures.intervals import Counted
-from service.mechanisms.evaluation.tables import ClassCounts, Predictions
+from service.mechanisms.evaluation.tables import ClassCounts
+from service.mechanisms.released_models import Predictions
 from service.privacy.currency import Currency
 from service.privacy.noise.counts import CountNoise
 from tests import chance

@@ -9,7 +9,8 @@ import pytest
 
 from service.figures.figures import BlockCounts, ClassFigures, ErrorFigures, added_up, rise
 from service.figures.intervals import Counted
-from service.mechanisms.evaluation.tables import UNIT, ClassCounts, ErrorSums, Predictions
+from service.mechanisms.evaluation.tables import UNIT, ClassCounts, ErrorSums
+from service.mechanisms.released_models import Predictions
 from service.privacy.currency import Currency
 from service.privacy.noise.counts import CountNoise
 from tests import chance

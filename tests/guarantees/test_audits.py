@@ -16,10 +16,9 @@ from service.learning.records import Records
 from service.learning.registry import LEARNERS as REGISTERED_LEARNERS
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.evaluation.models import Made, Progress
-from service.mechanisms.evaluation.tables import Predictions
 from service.mechanisms.preparation.cells import counts_of
 from service.mechanisms.registry import MECHANISMS as REGISTERED
+from service.mechanisms.released_models import Made, Predictions, Progress
 from service.mechanisms.scheduled.mechanism import Scheduled
 from service.privacy.currency import Currency
 from service.streams.schema import StreamSchema

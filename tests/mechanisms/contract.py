@@ -17,9 +17,8 @@ from service.mechanisms import building
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.evaluation.mechanism import Evaluation
-from service.mechanisms.evaluation.models import Made, Progress
-from service.mechanisms.evaluation.tables import Predictions
 from service.mechanisms.registry import MECHANISMS
+from service.mechanisms.released_models import Made, Predictions, Progress
 from service.privacy.accounting import events
 from service.streams.schema import StreamSchema
 from service.streams.slots import ALL_SLOTS

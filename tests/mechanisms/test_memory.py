@@ -9,7 +9,7 @@ from service.learning.optimization.losses import LOSSES
 from service.learning.records import Records
 from service.mechanisms.active_learning.active_gradient import ActiveGradient, Falling
 from service.mechanisms.building import build
-from service.mechanisms.evaluation.predicting import predictions
+from service.mechanisms.predicting import predictions
 from service.mechanisms.timing import BYTES_AT_LEAST, fit_cost
 from service.streams.feature_maps.feature_map import FeatureMap
 from service.streams.schema import StreamSchema

@@ -15,12 +15,11 @@ from service.learning.records import Records
 from service.mechanisms.admission import admit
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.evaluation.models import Made, Progress
-from service.mechanisms.evaluation.tables import Predictions
 from service.mechanisms.lifelong import encoder_pass
 from service.mechanisms.mechanism import Model
 from service.mechanisms.preparation.cells import counts_of
 from service.mechanisms.registry import MECHANISMS
+from service.mechanisms.released_models import Made, Predictions, Progress
 from service.mechanisms.scheduled.mechanism import Fitting
 from service.mechanisms.units import UnitTerms, of_carried_noise
 from service.privacy.accounting.events.objective import curvature

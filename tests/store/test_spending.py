@@ -46,7 +46,9 @@ def described(
 ) -> NewPublication:
     with_delta = {"epsilon": Decimal("0.5"), "delta": Decimal(delta), "kind": "zcdp" if delta != "0" else "pure"}
     configuration = {
-        "mechanism": {"kind": "evaluation" if slots is Slots.EVALUATION else "independent_batches"},
+        "mechanism": {"kind": "evaluation", "of": ["fits"]}
+        if slots is Slots.EVALUATION
+        else {"kind": "independent_batches"},
         "privacy": {"epsilon": 0.5, "delta": float(delta)},
         "publish_delay": 0,
     }

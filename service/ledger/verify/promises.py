@@ -29,7 +29,7 @@ def of_publication(publication: Publication) -> Iterator[str]:
 
 def of_slots(stream: Stream, publication: Publication) -> Iterator[str]:
     """Check that evaluations of such a stream are charged to these, and other publications to the rest."""
-    evaluates = publication.configuration["mechanism"]["kind"] == "evaluation"
+    evaluates = isinstance(publication.configuration["mechanism"].get("of"), list)  # names of publications
     expected = Slots.EVALUATION if evaluates and stream.evaluation_period is not None else Slots.TRAINING
     if publication.slots is not expected:
         yield f"publication {publication.name}: its charges are counted on slots that it does not read"

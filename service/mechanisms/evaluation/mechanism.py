@@ -23,17 +23,17 @@ range only the evaluation slots are charged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.mechanisms.evaluation.models import has_passed, version_used
 from service.mechanisms.evaluation.noise_sums import total
 from service.mechanisms.evaluation.tables import UNIT, ClassCounts, Counts
 from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
+from service.mechanisms.released_models import has_passed, version_used
 from service.mechanisms.units import of_fits
 from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.events import NoisyCounts
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.records import Records
-    from service.mechanisms.evaluation.models import Models
-    from service.mechanisms.evaluation.tables import Predictions
+    from service.mechanisms.released_models import Models, Predictions
     from service.privacy.accounting.groups import UnitBound
     from service.privacy.noise.counts import CountNoise
     from service.streams.slots import EvaluationSlots
@@ -69,6 +68,7 @@ class Evaluation(Mechanism):
     counts: Counts
     units_aside: int = 1
     """k, every k-th unit being set aside for evaluations; 1: none is"""
+    reads_models: ClassVar[bool] = True
     models: Models | None = None
     """None: it can be planned, and takes no step."""
 
@@ -106,6 +106,10 @@ class Evaluation(Mechanism):
         """Return the version of each evaluated publication that the block which ends at `time` uses."""
         models, slot = self._models(), self.first_slot(time)
         return tuple(version_used(models.progress(name, slot).releases, slot) for name in self.of)
+
+    def with_models(self, models: Models) -> Evaluation:
+        """Return it with a reader of the models that it counts."""
+        return replace(self, models=models)
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:  # noqa: ARG002 - no step leaves anything
         """Count the block that ends at `time` and release the counts with noise; see `Mechanism.step`.

@@ -37,27 +37,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from service.mechanisms.released_models import Predictions
+
 BINS = 10
 UNIT = 2**20
 """A regression's sums count multiples of 1/UNIT of the largest error, or of its square."""
 LARGEST_SIZE = 2**20
 _RIGHT, _WRONG = 0, 1
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Predictions:
-    """One model's predictions for the n slots of a block."""
-
-    labels: NDArray[np.generic]
-    """(n,): classes, or predicted targets. Not finite, or no class: the model could not predict this record."""
-    confidences: NDArray[np.float64] | None = None
-    """(n,): the greatest probability of a class; None: the model has no probabilities, and fills no bins."""
-    shortened: NDArray[np.bool_] | None = None
-    """(n,): whether the model shortens the record to its norm; None: the evaluation does not count that."""
-
-    def count_shortened(self, known: NDArray[np.bool_]) -> int:
-        """Return how many of the slots that are known, (n,), hold a record that the model shortens."""
-        return 0 if self.shortened is None else int((self.shortened & known).sum())
 
 
 @dataclass(frozen=True, kw_only=True)

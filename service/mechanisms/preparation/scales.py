@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from service.mechanisms.limits import FULL
 from service.mechanisms.preparation.cells import CELLS, LOWER, UPPER, ZERO
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ LIMIT = 3.0
 TAILS = (0.15, 0.05)
 """Below the lower quantile, and above the upper one, is such a share; the second where the first shows no spread."""
 CERTAIN = 3.0  # standard deviations
-FULL = 1.2
 LARGEST_GAIN = 10.0
 
 

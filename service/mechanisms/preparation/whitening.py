@@ -27,8 +27,8 @@ import numpy as np
 from service.learning.optimization.objective import MARGIN
 from service.learning.optimization.solvers import SLACK, UNIT, Inaccurate
 from service.learning.records import Prepared
+from service.mechanisms.limits import FULL
 from service.mechanisms.preparation.once import MapOfFirstRecords
-from service.mechanisms.preparation.scales import FULL
 from service.mechanisms.sufficient_statistics import CHUNK, deviation
 from service.mechanisms.units import NotForUnits
 from service.privacy import sensitivity

@@ -14,7 +14,7 @@ most 1 in exact arithmetic. The ledger theorem (paper-audit.md L1) does the rest
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from service.inputs.refused import Refused
@@ -70,6 +70,10 @@ class Fitting(OnSchedule):
     learner: Learner
     blocks: Callable[[int, int], Blocks] | None = None
     """Opens the records of a range block by block; None: all of them are read at once"""
+
+    def with_blocks(self, blocks: Callable[[int, int], Blocks]) -> Fitting:
+        """Return it with what opens the records of a range block by block."""
+        return replace(self, blocks=blocks)
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
         """Fit and release what the schedule has for `time`, in order."""

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from service.learning.records import Records
 from service.mechanisms.configuration import Privacy
 from service.mechanisms.evaluation.mechanism import Evaluation
-from service.mechanisms.evaluation.models import Made, Progress, has_passed, version_used
-from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums, Predictions, described_counts
+from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums, described_counts
+from service.mechanisms.released_models import Made, Predictions, Progress, has_passed, version_used
 from service.privacy.accounting import events
 from service.privacy.currency import Currency, capacity
 from service.streams.slots import EvaluationSlots

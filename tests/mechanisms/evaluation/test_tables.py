@@ -15,9 +15,9 @@ from service.mechanisms.evaluation.tables import (
     UNIT,
     ClassCounts,
     ErrorSums,
-    Predictions,
     described_counts,
 )
+from service.mechanisms.released_models import Predictions
 from service.privacy.accounting.events import NoisyCounts
 from service.privacy.currency import Currency
 from service.privacy.noise.counts import calibrate

@@ -6,7 +6,7 @@ import pytest
 from service.learning.records import are_longer
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.evaluation.predicting import predictions
+from service.mechanisms.predicting import predictions
 from service.streams.feature_maps.feature_map import FeatureMap
 from service.streams.schema import StreamSchema
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.learning.records import are_longer
-from service.mechanisms.evaluation.tables import Predictions
 from service.mechanisms.linear import predict_mapped
+from service.mechanisms.released_models import Predictions
 from service.streams import feature_maps
 from service.streams.feature_maps.feature_map import FeatureMap
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from service.mechanisms.evaluation.tables import Predictions
-
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
@@ -41,6 +39,22 @@ class Progress:
     """The time up to which all its releases are made."""
     ended: bool = False
     """Whether it has halted or was stopped."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predictions:
+    """One model's predictions for the n slots of a block."""
+
+    labels: NDArray[np.generic]
+    """(n,): classes, or predicted targets. Not finite, or no class: the model could not predict this record."""
+    confidences: NDArray[np.float64] | None = None
+    """(n,): the greatest probability of a class; None: the model has no probabilities, and fills no bins."""
+    shortened: NDArray[np.bool_] | None = None
+    """(n,): whether the model shortens the record to its norm; None: the evaluation does not count that."""
+
+    def count_shortened(self, known: NDArray[np.bool_]) -> int:
+        """Return how many of the slots that are known, (n,), hold a record that the model shortens."""
+        return 0 if self.shortened is None else int((self.shortened & known).sum())
 
 
 class Models(Protocol):
