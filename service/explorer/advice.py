@@ -38,7 +38,7 @@ HARDLY_ANY_NOISE = 1000.0
 """An epsilon for comparison. It promises nothing."""
 COUNTED_FROM = 0.25  # of the sample
 BATCHES = 40
-LEAST_BATCH, MOST_BATCH = 50, 10_000
+LEAST_BATCH, MAX_BATCH = 50, 10_000
 LEAST_SCALE, LARGEST_SCALE = 1e-6, 1e6  # that a feature map may have
 RESOLUTION = 2.0**-20  # of a column: records hold 24 binary digits of a number
 
@@ -114,7 +114,7 @@ def advise(
     batch: records a release; None: a fortieth of the sample. forget: only what forgets old records. progress: gets the
     title of each candidate before it is measured. Raises Refused where no candidate can run.
     """
-    batch = batch or min(MOST_BATCH, max(LEAST_BATCH, len(sample.y) // BATCHES))
+    batch = batch or min(MAX_BATCH, max(LEAST_BATCH, len(sample.y) // BATCHES))
     schema = stream_of(sample)
     measured, left_out = [], []
     for candidate in candidates(batch):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 HELD_OUT_EVERY = 5
 CHECKPOINTS = 40
-MOST_JUDGED = 20_000
+MAX_JUDGED = 20_000
 WITHOUT_NOISE = 1e-3  # the regularization, times norm_bound², of fits without noise: enough to have one minimiser
 
 
@@ -157,7 +157,7 @@ def run(
     if comparison.shuffle:
         order = np.random.default_rng(cell.run).permutation(order)
     held_out = np.arange(len(order)) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
-    sent, judged = order[~held_out], order[held_out][:MOST_JUDGED]
+    sent, judged = order[~held_out], order[held_out][:MAX_JUDGED]
     publication = mechanism(comparison, cell.line, cell.epsilon or float(max(comparison.epsilons)), data.shape)
     x, y = publication.feature_map(data.x[sent]), data.y[sent]
     description = publication.model_description()

@@ -20,10 +20,10 @@ from numpy.lib import format as npy
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MOST_RECORDS = 200_000
-MOST_FEATURES = 4096
-MOST_NUMBERS = 2**25
-MOST_CLASSES = 1000
+MAX_RECORDS = 200_000
+MAX_FEATURES = 4096
+MAX_NUMBERS = 2**25
+MAX_CLASSES = 1000
 LONGEST_NAME = 1000  # characters of a class: arrays of texts give each as much room as the longest
 _LABELS = ("y", "label", "class", "target")
 _SAMPLES = Path(__file__).with_name("samples")
@@ -87,8 +87,8 @@ def read_npz(content: bytes) -> Dataset:
 def _arrays(content: bytes) -> dict[str, NDArray[Any]]:
     """Return the arrays `x` and `y` of an npz file, those that it has; any error says that it can't be read."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if sum(each.file_size for each in archive.infolist()) > 8 * MOST_NUMBERS + 2**20:
-            raise Unreadable(f"unpacked, it has more than {MOST_NUMBERS} numbers: take fewer records")
+        if sum(each.file_size for each in archive.infolist()) > 8 * MAX_NUMBERS + 2**20:
+            raise Unreadable(f"unpacked, it has more than {MAX_NUMBERS} numbers: take fewer records")
         for member in archive.infolist():
             if member.filename.lower() in ("x.npy", "y.npy"):
                 with archive.open(member) as file:
@@ -116,7 +116,7 @@ def read_csv(content: bytes, label: str | None = None) -> Dataset:
     except UnicodeDecodeError:
         raise Unreadable("it is not UTF-8 text") from None
     try:
-        rows = list(islice((row for row in csv.reader(io.StringIO(text)) if row), MOST_RECORDS + 2))
+        rows = list(islice((row for row in csv.reader(io.StringIO(text)) if row), MAX_RECORDS + 2))
     except csv.Error:
         raise Unreadable("it is no CSV file") from None
     if not rows:
@@ -175,10 +175,10 @@ def _checked(x: NDArray[Any], y: NDArray[Any], names: tuple[str, ...] | None = N
         raise Unreadable("x and y must be numbers")
     if x.ndim != 2 or y.shape != (len(x),):
         raise Unreadable("x needs a row per record, and y one class per record")
-    if not 10 <= len(x) <= MOST_RECORDS:
-        raise Unreadable(f"it needs 10 to {MOST_RECORDS} records")
-    if not 1 <= x.shape[1] <= MOST_FEATURES or x.size > MOST_NUMBERS:
-        raise Unreadable(f"it needs 1 to {MOST_FEATURES} features, and may have {MOST_NUMBERS} numbers in all")
+    if not 10 <= len(x) <= MAX_RECORDS:
+        raise Unreadable(f"it needs 10 to {MAX_RECORDS} records")
+    if not 1 <= x.shape[1] <= MAX_FEATURES or x.size > MAX_NUMBERS:
+        raise Unreadable(f"it needs 1 to {MAX_FEATURES} features, and may have {MAX_NUMBERS} numbers in all")
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
     if not np.isfinite(single).all():
@@ -189,6 +189,6 @@ def _checked(x: NDArray[Any], y: NDArray[Any], names: tuple[str, ...] | None = N
             raise Unreadable("y must hold classes, whole numbers: there is no explorer of regressions")
         values, y = np.unique(y, return_inverse=True)
         names = tuple(str(int(each)) for each in values)
-    if not 2 <= len(names) <= MOST_CLASSES:
-        raise Unreadable(f"it needs 2 to {MOST_CLASSES} classes")
+    if not 2 <= len(names) <= MAX_CLASSES:
+        raise Unreadable(f"it needs 2 to {MAX_CLASSES} classes")
     return Dataset(x=single, y=y.astype(np.int64), names=names)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Sample", "Unusable", "read_sample"]
 
-MOST_RECORDS = 200_000
+MAX_RECORDS = 200_000
 LEAST_RECORDS = 400
-MOST_CLASSES = 100
+MAX_CLASSES = 100
 LARGEST = float(np.finfo(np.float32).max)  # number of a record
 
 
@@ -39,7 +39,7 @@ class Sample:
 
 
 def read_sample(file: Path, label: str, bound: float | None = None) -> Sample:
-    """Return the first `MOST_RECORDS` records of a file. Raises Unusable, and OSError where it cannot be read.
+    """Return the first `MAX_RECORDS` records of a file. Raises Unusable, and OSError where it cannot be read.
 
     bound: of a regression, whose labels are numbers within ±bound; None: labels are classes.
     """
@@ -58,7 +58,7 @@ def read_sample(file: Path, label: str, bound: float | None = None) -> Sample:
     columns = tuple(name for name in names if name != label)
     labels: list[Any] = []
     values: list[list[float]] = []
-    for where, row in islice(lines, MOST_RECORDS):
+    for where, row in islice(lines, MAX_RECORDS):
         labels.append(_label(row.pop(place), where, bound))
         values.append(_numbers(row, columns, where))
     classes = () if bound is not None else tuple(sorted(set(labels), key=_in_order))
@@ -104,9 +104,9 @@ def _check(labels: list[Any], features: int, bound: float | None) -> None:
     if len(labels) < LEAST_RECORDS:
         raise Unusable(f"the file has {len(labels)} records: at least {LEAST_RECORDS} are needed")
     values = len(set(labels))
-    if bound is None and not 2 <= values <= MOST_CLASSES:
+    if bound is None and not 2 <= values <= MAX_CLASSES:
         raise Unusable(
-            f"the label has {values} values: advice is for classes, 2 to {MOST_CLASSES} of them; for a regression give "
+            f"the label has {values} values: advice is for classes, 2 to {MAX_CLASSES} of them; for a regression give "
             "--bound"
         )
     if values < 2:

@@ -14,7 +14,7 @@ import numpy as np
 
 from service.figures.counted_blocks import CountedBlocks
 from service.figures.figures import rise
-from service.figures.told import MOST_CLASSES, MOST_COMPARED, bounds, figure_described
+from service.figures.told import MAX_CLASSES, MAX_COMPARED, bounds, figure_described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ def _recent(described: str, content: bytes, name: str) -> str:
 def _together(blocks: CountedBlocks) -> dict[str, Any]:
     figures = blocks.together(blocks.counts())
     accuracy = figures.accuracy(blocks.number)
-    lift = figure_described(figures.lift(blocks.number)) if blocks.layout.classes <= MOST_CLASSES else None
+    lift = figure_described(figures.lift(blocks.number)) if blocks.layout.classes <= MAX_CLASSES else None
     return {
         "blocks": len(blocks.blocks),
         "slots": figures.counted.slots,
@@ -63,7 +63,7 @@ def _together(blocks: CountedBlocks) -> dict[str, Any]:
 
 
 def _better_than(blocks: CountedBlocks) -> dict[str, Any]:
-    if len(blocks.names) > MOST_COMPARED:
+    if len(blocks.names) > MAX_COMPARED:
         return {}
     others = [each for each in range(len(blocks.names)) if each != blocks.number and blocks.counts(each)]
     return {

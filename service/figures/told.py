@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from service.figures.intervals import Figure
 
-MOST_CLASSES = 32
+MAX_CLASSES = 32
 """The interval of the lift is the least of one for each class: of more classes it is left out."""
 
-MOST_COMPARED = 8
+MAX_COMPARED = 8
 """Publications are compared pair by pair where they are no more."""
 
 Figures = ClassFigures | ErrorFigures
@@ -89,7 +89,7 @@ def _by_name(
 
 def _compared(model: Mapping[str, Any], figures: Figures) -> dict[str, Any]:
     """Return, by name, by how much the accuracy of a publication exceeds that of each other one on the same slots."""
-    if not isinstance(figures, ClassFigures) or not 1 < len(model["of"]) <= MOST_COMPARED:
+    if not isinstance(figures, ClassFigures) or not 1 < len(model["of"]) <= MAX_COMPARED:
         return {}
     counted = [number for number, version in enumerate(model["versions"]) if version is not None]
     return {
@@ -127,7 +127,7 @@ def _whole(figures: Figures, number: int) -> dict[str, Any]:
         return outlined | {"squared_error": figure_described(figures.squared_error(number))}
     layout = figures.layout
     return outlined | {
-        "lift": figure_described(figures.lift(number)) if layout.classes <= MOST_CLASSES else None,
+        "lift": figure_described(figures.lift(number)) if layout.classes <= MAX_CLASSES else None,
         "balanced_accuracy": figure_described(figures.balanced_accuracy(number)),
         "recall": [figure_described(figures.recall(number, label)) for label in range(layout.classes)],
         "calibration_error": figure_described(figures.calibration_error(number)) if layout.bins else None,

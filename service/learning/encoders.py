@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 VERSION = 1  # what a version computes never changes
 INTO = 0.3  # so that tanh bends for the brightest parts of an image, but is no step
 STRIDE = 2
-MOST_WEIGHTS = 2**19  # of an encoder and its head, of which every record has a gradient as long
-MOST_MULTIPLIED = 2**20  # numbers that a layer multiplies of one record
+MAX_WEIGHTS = 2**19  # of an encoder and its head, of which every record has a gradient as long
+MAX_MULTIPLIED = 2**20  # numbers that a layer multiplies of one record
 _AT_ONCE = 2**21  # numbers that a layer works on
 
 
@@ -200,10 +200,10 @@ def build(description: Mapping[str, Any], features: int, rows: int = 0) -> Encod
             raise ValueError(f"a convolutional encoder's width times height must be the number of features, {features}")
         layers = _convolutions(width, height, description["channels"], description["kernel"])
     encoder = Encoder(features, norm_bound, tuple(layers))
-    if encoder.dimension(rows) > MOST_WEIGHTS:
-        raise ValueError(f"an encoder and its head have at most {MOST_WEIGHTS} weights, not {encoder.dimension(rows)}")
-    if max(layer.positions * layer.inputs for layer in encoder.layers) > MOST_MULTIPLIED:
-        raise ValueError(f"a layer multiplies at most {MOST_MULTIPLIED} numbers: use smaller images, kernels or layers")
+    if encoder.dimension(rows) > MAX_WEIGHTS:
+        raise ValueError(f"an encoder and its head have at most {MAX_WEIGHTS} weights, not {encoder.dimension(rows)}")
+    if max(layer.positions * layer.inputs for layer in encoder.layers) > MAX_MULTIPLIED:
+        raise ValueError(f"a layer multiplies at most {MAX_MULTIPLIED} numbers: use smaller images, kernels or layers")
     return encoder
 
 

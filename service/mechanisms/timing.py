@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SECONDS_AT_LEAST = 0.02  # of any step
 PRODUCTS_PER_SECOND = 1e9  # of a record's feature with a weight, on one core
 PRODUCTS_OF_A_SCORE = 64  # so many more take as long as all else that is done with a record's score
-MOST_PASSES = 30  # of a solver over all records of a fit, where their number depends on them; `exact` needs at least 2
-MOST_PASSES_OF_BLOCKS = 90  # each of which reads its records anew
+MAX_PASSES = 30  # of a solver over all records of a fit, where their number depends on them; `exact` needs at least 2
+MAX_PASSES_OF_BLOCKS = 90  # each of which reads its records anew
 SECONDS_OF_A_STEP = 1.5e-6  # of stochastic gradient descent, for each record of a pass
 BYTES_OF_A_RECORD = 64
 BYTES_AT_LEAST = 2**20  # of anything beside records
@@ -82,7 +82,7 @@ def fit_cost(size: FitSize, records: int, *, in_blocks: bool = False) -> Cost:
         read_at_once = BYTES_OF_BLOCKS if in_blocks else bytes_at_once(records, size.columns)
         return Cost(seconds=fitting.seconds + reading, bytes=fitting.bytes + read_at_once)
     weights = max(size.rows * (size.columns + PRODUCTS_OF_A_SCORE), size.encoder)
-    passes = size.passes or (MOST_PASSES_OF_BLOCKS if in_blocks else MOST_PASSES)
+    passes = size.passes or (MAX_PASSES_OF_BLOCKS if in_blocks else MAX_PASSES)
     seconds = SECONDS_AT_LEAST + (passes * records * weights + size.products) / PRODUCTS_PER_SECOND
     reading = BYTES_OF_BLOCKS if in_blocks else bytes_at_once(records, size.columns)
     return Cost(

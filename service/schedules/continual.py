@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal
 
 from service.privacy.currency import Currency
 from service.schedules import shares as rules
-from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
+from service.schedules.schedule import MAX_RECORDS, Fit, Lifetime, Part, Pattern
 
 if TYPE_CHECKING:
     from service.schedules.shares import Shares
@@ -105,7 +105,7 @@ class Continual:
 
         The first b_0 records of an epoch are in all of these updates, later ones in no more (`shares`).
         """
-        bases = (MOST_RECORDS // self.base).bit_length()
+        bases = (MAX_RECORDS // self.base).bit_length()
         return max((bases, *(bases - epoch + self._since_base(epoch) for epoch in range(1, bases + 1))))
 
     def patterns(self) -> tuple[Pattern, ...]:

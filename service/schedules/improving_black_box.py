@@ -34,7 +34,7 @@ from functools import lru_cache
 
 from service.privacy.currency import Currency
 from service.schedules.black_box import BlackBox
-from service.schedules.schedule import MOST_RECORDS
+from service.schedules.schedule import MAX_RECORDS
 
 _DIGITS = 8  # binary ones of j
 DENSE = 1 << _DIGITS
@@ -67,7 +67,7 @@ class ImprovingBlackBox(BlackBox):
 
     def most_fits(self) -> int:
         """Return how many runs there can be."""
-        last = max(0, MOST_RECORDS - self.first) // self.every
+        last = max(0, MAX_RECORDS - self.first) // self.every
         spare = _spare(last)
         return spare * DENSE // 2 + (last >> spare) + 1
 

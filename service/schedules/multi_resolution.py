@@ -22,7 +22,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from service.privacy.currency import Currency
-from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
+from service.schedules.schedule import MAX_RECORDS, Fit, Lifetime, Part, Pattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class MultiResolution:
 
     def most_fits(self) -> int:
         """Return how many levels there can be: a record is in one block of each."""
-        return (MOST_RECORDS // self.base).bit_length()
+        return (MAX_RECORDS // self.base).bit_length()
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the smallest block, the most costly."""

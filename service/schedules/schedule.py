@@ -20,7 +20,7 @@ from fractions import Fraction
 from typing import Literal, Protocol
 
 Role = Literal["model", "base", "link"]
-MOST_RECORDS = 2**63
+MAX_RECORDS = 2**63
 """More records than a stream can ever have: PostgreSQL numbers them with 64 bits."""
 
 
@@ -94,7 +94,7 @@ class Schedule(Protocol):
         """Return the worst record's total, at most 1; less only where the shares asked for are not the largest."""
 
     def most_fits(self) -> int:
-        """Return how many fits read one record at most, while there are no more than `MOST_RECORDS` records."""
+        """Return how many fits read one record at most, while there are no more than `MAX_RECORDS` records."""
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the kinds of fits, the largest first."""

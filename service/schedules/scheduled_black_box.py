@@ -33,7 +33,7 @@ from fractions import Fraction
 
 from service.privacy.currency import Currency
 from service.schedules.black_box import BlackBox
-from service.schedules.schedule import MOST_RECORDS
+from service.schedules.schedule import MAX_RECORDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class ScheduledBlackBox(BlackBox):
 
     def most_fits(self) -> int:
         """Return how many runs there can be."""
-        return self.run_after(MOST_RECORDS)
+        return self.run_after(MAX_RECORDS)
 
     def runs(self) -> str:
         """Return which runs read a record, for people."""

@@ -14,9 +14,9 @@ from service.inputs.fields import ColumnCenter, Shape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MOST_NAMES = 1024
+MAX_NAMES = 1024
 LONGEST_NAME = 100  # characters
-MOST_LISTED = 20  # names in an error
+MAX_LISTED = 20  # names in an error
 _LEAST_WIDTH = 2e-6  # of a range: twice the least scale
 
 
@@ -61,8 +61,8 @@ class Column(Shape):
         return self
 
 
-Columns = Annotated[tuple[Column, ...], Field(min_length=1, max_length=MOST_NAMES)]
-ClassNames = Annotated[tuple[DisplayName, ...], Field(min_length=1, max_length=MOST_NAMES)]
+Columns = Annotated[tuple[Column, ...], Field(min_length=1, max_length=MAX_NAMES)]
+ClassNames = Annotated[tuple[DisplayName, ...], Field(min_length=1, max_length=MAX_NAMES)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +95,8 @@ UNNAMED = Names()
 
 def listed(names: Sequence[str]) -> str:
     """Return names as an error lists them: in quotes, and of many the first ones."""
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return ", ".join(f'"{name}"' for name in names[:MOST_LISTED]) + more
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(f'"{name}"' for name in names[:MAX_LISTED]) + more
 
 
 def check_unique(field: str, names: Sequence[str], expected: int, counted: str) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.inputs.fields import MAX_COUNT, Positive, Shape
-from service.privacy.accounting.groups import MOST_RECORDS, UnitBound
+from service.privacy.accounting.groups import MAX_RECORDS, UnitBound
 from service.streams import feature_maps
 from service.streams.feature_maps import MAX_MAPPED, ComposedMap, FeatureMap, FeatureMapShape, StandardizeMap
 from service.streams.feature_maps.ranges import scaled_by_ranges
@@ -64,7 +64,7 @@ class Evaluation(Shape):
 class Units(Shape):
     """How many records of a unit (a person, a device) count, and how far apart. Public, and fixed with the stream."""
 
-    max_records: Annotated[int, Field(strict=True, ge=1, le=MOST_RECORDS, description="m")]
+    max_records: Annotated[int, Field(strict=True, ge=1, le=MAX_RECORDS, description="m")]
     min_separation: Annotated[
         int, Field(strict=True, ge=1, le=MAX_COUNT, description="s, in records of the stream")
     ] = 1

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 SECRET_BYTES = 32
 PSEUDONYM_BYTES = 16
-MOST_ID_BYTES = 256
-_MOST_ID_BITS = 4 * MOST_ID_BYTES  # a whole number of more has more digits than an id may have
+MAX_ID_BYTES = 256
+_MAX_ID_BITS = 4 * MAX_ID_BYTES  # a whole number of more has more digits than an id may have
 NEVER = -1
 """`last` of a unit of which no slot counts"""
 
@@ -48,7 +48,7 @@ class InvalidUnit(ValueError):
 
 
 def canonical(identifier: object) -> bytes:
-    """Return the one spelling of a unit's id, 1 to `MOST_ID_BYTES` bytes of UTF-8. InvalidUnit if it is none.
+    """Return the one spelling of a unit's id, 1 to `MAX_ID_BYTES` bytes of UTF-8. InvalidUnit if it is none.
 
     identifier: a text, or a whole number (numpy's too), which is the same unit as its decimal digits.
     """
@@ -56,11 +56,11 @@ def canonical(identifier: object) -> bytes:
         encoded = _encoded(identifier)
     elif isinstance(identifier, int | np.integer) and not isinstance(identifier, bool):
         number = int(identifier)
-        encoded = str(number).encode() if number.bit_length() <= _MOST_ID_BITS else b""
+        encoded = str(number).encode() if number.bit_length() <= _MAX_ID_BITS else b""
     else:
         raise InvalidUnit("must be a text or a whole number")
-    if not 1 <= len(encoded) <= MOST_ID_BYTES:
-        raise InvalidUnit(f"must have 1 to {MOST_ID_BYTES} bytes of UTF-8")
+    if not 1 <= len(encoded) <= MAX_ID_BYTES:
+        raise InvalidUnit(f"must have 1 to {MAX_ID_BYTES} bytes of UTF-8")
     return encoded
 
 
@@ -68,9 +68,7 @@ def _encoded(text: str) -> bytes:
     """Return UTF-8 of the text's form C, or nothing if the text is too long for an id."""
     if text.isascii():
         return text.encode()
-    if (
-        len(text) > 4 * MOST_ID_BYTES
-    ):  # form C shortens a text to a quarter at most, and takes long where a text is long
+    if len(text) > 4 * MAX_ID_BYTES:  # form C shortens a text to a quarter at most, and takes long where a text is long
         return b""
     if any(unicodedata.category(character) in ("Cn", "Cs") for character in text):
         raise InvalidUnit("must have characters that are assigned in Unicode, and no lone surrogates")

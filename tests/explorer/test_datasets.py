@@ -103,9 +103,9 @@ def test_an_archive_that_becomes_more_than_memory_should_hold_is_refused():
 
 
 def test_more_numbers_than_memory_should_hold_are_refused(monkeypatch):
-    monkeypatch.setattr(datasets, "MOST_NUMBERS", 24)
+    monkeypatch.setattr(datasets, "MAX_NUMBERS", 24)
     assert read_csv(table()).x.size == 24
-    monkeypatch.setattr(datasets, "MOST_NUMBERS", 23)
+    monkeypatch.setattr(datasets, "MAX_NUMBERS", 23)
     with pytest.raises(Unreadable, match="may have 23 numbers in all"):
         read_csv(table())
 

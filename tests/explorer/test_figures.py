@@ -116,7 +116,7 @@ def test_what_needs_no_model_is_said_where_no_model_is_better(monkeypatch):
 
 
 def test_a_batch_is_no_larger_than_memory_should_hold(monkeypatch):
-    monkeypatch.setattr(advising, "MOST_BATCH", 40)
+    monkeypatch.setattr(advising, "MAX_BATCH", 40)
     mechanism_of = advised(monkeypatch, lambda *_: np.zeros(4)).publication["mechanism"]
     assert 40 in mechanism_of.values()
 
@@ -124,7 +124,7 @@ def test_a_batch_is_no_larger_than_memory_should_hold(monkeypatch):
 @pytest.mark.parametrize("most", [3, 16])
 def test_only_so_many_records_are_predicted(monkeypatch, most):
     judged, true = [], compared.predict
-    monkeypatch.setattr(compared, "MOST_JUDGED", most)
+    monkeypatch.setattr(compared, "MAX_JUDGED", most)
     monkeypatch.setattr(compared, "predict", lambda *given: judged.append(len(given[2])) or true(*given))
     run(comparison(), QUIET, data(80))
     assert set(judged) == {most}

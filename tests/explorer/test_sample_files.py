@@ -68,7 +68,7 @@ def test_values_are_of_their_columns_in_whatever_order_they_come(tmp_path):
 
 
 def test_of_a_long_file_the_first_records_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(samples, "MOST_RECORDS", 420)
+    monkeypatch.setattr(samples, "MAX_RECORDS", 420)
     _csv(tmp_path / "sample.csv")
     sample = read_sample(tmp_path / "sample.csv", "kind")
     np.testing.assert_array_equal(sample.x[:, sample.columns.index("weight")], -np.arange(420.0))

@@ -36,7 +36,7 @@ def counted(schedule, records):
 def test_no_record_is_in_more_fits(schedule, records):
     with pytest.MonkeyPatch.context() as patch:
         for module in BOUNDED:
-            patch.setattr(module, "MOST_RECORDS", records)
+            patch.setattr(module, "MAX_RECORDS", records)
         assert counted(schedule, records) <= schedule.most_fits()
 
 
@@ -60,5 +60,5 @@ def test_some_record_of_a_sliding_window_is_in_so_many(blocks, warm_up):
 )
 def test_some_record_is_in_so_many(schedule, records, monkeypatch):
     for module in BOUNDED:
-        monkeypatch.setattr(module, "MOST_RECORDS", records)
+        monkeypatch.setattr(module, "MAX_RECORDS", records)
     assert counted(schedule, records) == schedule.most_fits()

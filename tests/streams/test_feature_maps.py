@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from service.streams.feature_maps import MOST_RANDOM, MOST_VALUES, build
+from service.streams.feature_maps import MAX_RANDOM, MAX_VALUES, build
 from service.streams.feature_maps.hashing import _mix
 from tests.held import most_held
 from tests.learning import by_definition
@@ -108,7 +108,7 @@ class TestRandomFourier:
 
     def test_a_matrix_too_large_is_refused(self):
         with pytest.raises(ValueError, match="random_fourier"):
-            build(FOURIER | {"features": 2}, MOST_RANDOM)
+            build(FOURIER | {"features": 2}, MAX_RANDOM)
 
 
 class TestCategories:
@@ -355,8 +355,8 @@ def test_another_version_or_kind_is_not_guessed():
 
 
 def test_a_batch_is_as_large_as_memory_should_hold():
-    assert build(FOURIER | {"features": 4096}, 1).most_records == MOST_VALUES // 4096
-    assert build(None, 0).most_records == MOST_VALUES
+    assert build(FOURIER | {"features": 4096}, 1).most_records == MAX_VALUES // 4096
+    assert build(None, 0).most_records == MAX_VALUES
 
 
 def test_many_images_are_mapped():

@@ -10,7 +10,7 @@ from perennial import feature_maps
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.streams.batches import READERS, InvalidRecords
-from service.streams.names import LONGEST_NAME, MOST_LISTED, MOST_NAMES
+from service.streams.names import LONGEST_NAME, MAX_LISTED, MAX_NAMES
 from service.streams.schema import NewStreamSchema, stored_schema
 
 CLASSES = {"kind": "classification", "classes": 2}
@@ -139,7 +139,7 @@ def test_of_many_names_the_first_ones_are_listed():
     names = [f"c{number}" for number in range(30)]
     many = {"features": 30, "columns": names}
     (_, reason), *_ = reasons("application/x-ndjson", [{"x": {SECRET: 1}, "y": 0}], **many)
-    assert reason.endswith(f'"c{MOST_LISTED - 1}" and {30 - MOST_LISTED} more')
+    assert reason.endswith(f'"c{MAX_LISTED - 1}" and {30 - MAX_LISTED} more')
     few = {"features": 2, "columns": names[:2]}
     (_, reason), *_ = reasons("application/x-ndjson", [{"x": {SECRET: 1}, "y": 0}], **few)
     assert reason.endswith('"c0", "c1"')
@@ -158,7 +158,7 @@ def test_of_many_names_the_first_ones_are_listed():
         ({"columns": ["a", "b", {"name": "c", "range": [2, 1]}]}, "range must be"),
         ({"columns": ["a", "b", {"unit": "m"}]}, "required"),
         ({"columns": []}, "at least 1"),
-        ({"features": MOST_NAMES + 1, "columns": [f"{n}" for n in range(MOST_NAMES + 1)]}, f"at most {MOST_NAMES}"),
+        ({"features": MAX_NAMES + 1, "columns": [f"{n}" for n in range(MAX_NAMES + 1)]}, f"at most {MAX_NAMES}"),
         ({"class_names": ["dry"]}, "class_names has 1 names, but task.classes is 2"),
         ({"class_names": ["dry", "dry"]}, "a name comes twice in class_names"),
         ({"task": {"kind": "regression", "bound": 1.0}}, "a regression has no classes"),

@@ -8,7 +8,7 @@ import pytest
 
 from service.streams.batches import READERS, InvalidRecords
 from service.streams.schema import stored_schema
-from service.streams.units import MOST_ID_BYTES, PSEUDONYM_BYTES, pseudonym
+from service.streams.units import MAX_ID_BYTES, PSEUDONYM_BYTES, pseudonym
 from tests.api.formats import ARROW, JSON, NDJSON, Arrow, as_stream
 
 TASK = {"kind": "classification", "classes": 2}
@@ -88,7 +88,7 @@ def test_what_names_no_unit_is_refused_by_its_row(name, other):
 
 @formats
 def test_nulls_and_long_ids_are_refused_by_their_rows(name):
-    long = f"unit: must have 1 to {MOST_ID_BYTES} bytes of UTF-8"
+    long = f"unit: must have 1 to {MAX_ID_BYTES} bytes of UTF-8"
     assert refused(name, ["a", None, ""]) == [(1, NO_ID), (2, long)]
     assert refused(name, [5, None]) == [(1, NO_ID)]
     assert refused(name, ["x" * 257] * 150) == [(row, long) for row in range(100)]

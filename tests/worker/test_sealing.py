@@ -376,7 +376,7 @@ def test_a_record_that_overflows_keeps_its_number_and_spoils_no_other(bench: Ben
 
 @with_map(TWICE)
 def test_a_segment_is_no_larger_than_memory_should_hold(bench: Bench, monkeypatch):
-    monkeypatch.setattr(feature_map, "MOST_VALUES", 4 * 5)  # five mapped records
+    monkeypatch.setattr(feature_map, "MAX_VALUES", 4 * 5)  # five mapped records
     monkeypatch.setattr(sealing, "MERGED_VALUES", 4 * 40)
     for value in range(60):
         bench.append(*[value] * (1 + 6 * (value == 30)))  # a batch of seven is one segment all the same

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SAMPLE = 256  # records that a preconditioner is made of, of many features
 _SAMPLED_VALUES = 2**18  # features of all records that one is made of, of few features
 _SMALL = 32  # rows of a matrix that is inverted at once
-MOST_PRODUCTS = 250  # of one step; a preconditioner that needs them all is worse than none
+MAX_PRODUCTS = 250  # of one step; a preconditioner that needs them all is worse than none
 _STEPS = 1000
 _NEARLY = 8.0  # times as long as needed: about what single precision can tell from nothing
 _ROUGHLY = 2.0**-20  # of J, what single precision can tell from nothing
@@ -110,7 +110,7 @@ class Preconditioner:
 
     def after(self, problem: Problem, products: int) -> Preconditioner:
         """Return the one to use after a step that took so many products: another where this one is poor, or none."""
-        if products == MOST_PRODUCTS:
+        if products == MAX_PRODUCTS:
             self._inverse = None
         elif products > _MANY_PRODUCTS and self._inverse is not None:
             return Preconditioner(problem)
@@ -206,7 +206,7 @@ def _conjugate_gradients(
     solution = np.zeros_like(gradient)
     residual = -gradient
     direction, square = inverse.applied(residual)
-    for products in range(1, MOST_PRODUCTS + 1):  # noqa: B007
+    for products in range(1, MAX_PRODUCTS + 1):  # noqa: B007
         curved = problem.curve(direction)
         curvature = float(np.vdot(direction, curved))
         if not curvature > 0.0:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from service.learning.optimization.losses import Floats, Loss
     from service.learning.records import Prepared
 
-MOST_PIECES = 64  # per chunk of a gradient
-ROWS = PIECE + MOST_PIECES  # additions that a chunk's gradient takes: public, it enters the error bound
+MAX_PIECES = 64  # per chunk of a gradient
+ROWS = PIECE + MAX_PIECES  # additions that a chunk's gradient takes: public, it enters the error bound
 _CHUNK_BYTES = 3 << 19  # of a chunk's features: they stay in the second cache of a processor
 MARGIN = 1.0 + 2.0**-20  # covers the rounding of norms
 _ROUGH_ROWS = 512
@@ -29,7 +29,7 @@ _ROUGH_ROWS = 512
 
 def chunk_rows(features: int, dtype: type[np.floating]) -> int:
     """Return how many rows of so many features are worked on at a time, in whole pieces. Public."""
-    return PIECE * min(MOST_PIECES, max(1, _CHUNK_BYTES // (PIECE * features * np.dtype(dtype).itemsize)))
+    return PIECE * min(MAX_PIECES, max(1, _CHUNK_BYTES // (PIECE * features * np.dtype(dtype).itemsize)))
 
 
 def norm(values: Floats) -> float:

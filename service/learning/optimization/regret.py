@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from service.learning.optimization.losses import Floats, Loss
     from service.learning.records import Prepared
 
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 
 
 class Uncertified(ArithmeticError):
@@ -117,7 +117,7 @@ class Hindsight:
         def mean(weights: Floats) -> tuple[float, Floats]:
             return evaluate(self.loss, x, y, records, self.strong_convexity, self.origin, weights)
 
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             value, slope = mean(ahead)
             projected = self.constraint.project(ahead - slope / steepest, self.origin)
             offset = projected - ahead

@@ -18,8 +18,8 @@ u = 2^-53, rows of norm ≤ R, Frobenius norms, ‖w - c‖ ≤ ρ (checked) and
  - evaluating that gradient from rounded scores (exp and tanh to 16 ulp; softmax weights the error |s - max|·u of an
    exponent by exp(s - max), and a·exp(-a) ≤ 1/e): ≤ (4K + 64)·u·R; a loss says so itself (`slope_error`), and what
    is relative to the gradient is within the next lines' margin;
- - times a_i and the factor, one outer product per record; PIECE rows are summed, then up to MOST_PIECES such sums in a
-   chunk: a record meets at most PIECE - 1 + MOST_PIECES additions and 3 products. With ROWS = PIECE + MOST_PIECES that
+ - times a_i and the factor, one outer product per record; PIECE rows are summed, then up to MAX_PIECES such sums in a
+   chunk: a record meets at most PIECE - 1 + MAX_PIECES additions and 3 products. With ROWS = PIECE + MAX_PIECES that
    is ≤ (ROWS + 4)·u·L for the mean over n; all that is said of a record shrinks with a_i;
  - chunks are added with compensation, so their number does not matter (below 2^26): ≤ 4u·L; division by n: u·L;
  - the regulariser's gradient α(w - c) and the last additions: ≤ 4u·(L + ‖t‖ + αρ).
@@ -70,7 +70,7 @@ SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a pub
 
 UNIT = 2.0**-53
 _TOO_STEEP = 2.0**300  # of a loss that is steeper the farther out: nothing computed from it may overflow
-_MOST_DESCENT_STEPS = 1e7  # a proof that a fit ends is worth nothing if it ends after years
+_MAX_DESCENT_STEPS = 1e7  # a proof that a fit ends is worth nothing if it ends after years
 
 
 class Inaccurate(ArithmeticError):
@@ -184,7 +184,7 @@ def _accuracy(setting: Setting, records: int) -> Accuracy:
     tolerance = max(SLACK * lipschitz / records, 5.0 * error)
     require_accuracy(tolerance, lipschitz)
     smoothness = setting.loss.smoothness(setting.norm_bound) + setting.regularization
-    if _descent_steps(steepest, setting.regularization, smoothness, tolerance) > _MOST_DESCENT_STEPS:
+    if _descent_steps(steepest, setting.regularization, smoothness, tolerance) > _MAX_DESCENT_STEPS:
         raise Inaccurate(
             "a fit could take too long, and whether it does could depend on a record: "
             "raise the regularization or lower the norm bound"

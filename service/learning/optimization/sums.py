@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 BLOCK_VALUES = 2**21  # most features of all records of a block: 8 MiB as float32
 LEAST_BLOCK = 128  # slots
-MOST_WEIGHTS = BLOCK_VALUES // LEAST_BLOCK  # of a model that is fitted so: no block of its records is larger
+MAX_WEIGHTS = BLOCK_VALUES // LEAST_BLOCK  # of a model that is fitted so: no block of its records is larger
 SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 """The environment in which a product has the same bytes on machines with more and with fewer cores."""
 
 _PRECISION = 96  # bits of a sum below the longest gradient of one record
 _ROUGH_ROWS = 512
-_MOST_SAMPLED = 256  # records of a preconditioner, each of which is read by itself
+_MAX_SAMPLED = 256  # records of a preconditioner, each of which is read by itself
 _BEYOND = 2.0**600
 
 
@@ -164,7 +164,7 @@ class SummedObjective:
     def sampled(self, number: int, at_least_every: int) -> Sample | None:  # noqa: ARG002
         """Return records of slots that are equally far apart, and their curvature at the point last evaluated."""
         if self._sampled is None:
-            slots = range(0, self._blocks.slots, max(1, self._blocks.slots // min(number, _MOST_SAMPLED)))
+            slots = range(0, self._blocks.slots, max(1, self._blocks.slots // min(number, _MAX_SAMPLED)))
             self._sampled = _joined([self._enter(self._blocks.read(slot, slot + 1)) for slot in slots])
         rows, y = self._sampled
         if not len(y):

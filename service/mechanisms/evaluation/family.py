@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from service.inputs.refused import Refused
 from service.mechanisms.evaluation.mechanism import Evaluation
-from service.mechanisms.evaluation.settings import MOST_SLOTS, EvaluationMechanism
+from service.mechanisms.evaluation.settings import MAX_SLOTS, EvaluationMechanism
 from service.mechanisms.evaluation.tables import ClassCounts, Counts, ErrorSums
 from service.mechanisms.family import MechanismFamily
 from service.streams.schema import Classification, Regression
@@ -20,8 +20,8 @@ def build(settings: EvaluationMechanism, context: BuildContext) -> Evaluation:
     """Return the publication. Raises Refused."""
     stream = context.stream
     of_units = 1 if stream.unit is None or stream.evaluation is None else stream.evaluation.every
-    if settings.block * of_units > MOST_SLOTS:
-        most = MOST_SLOTS // of_units
+    if settings.block * of_units > MAX_SLOTS:
+        most = MAX_SLOTS // of_units
         raise Refused("mechanism.block", f"must be at most {most} where every {of_units}-th unit is set aside")
     return Evaluation(
         start=context.start,

@@ -4,7 +4,7 @@ A sum of m noisy counts holds m independent draws of one discrete Laplace or Gau
 convolution, with errors below 1e-12. Where a draw's deviation is below 2·FINENESS, the weights are those of the exact
 law on the whole numbers. A wider law is put on multiples of a step of about deviation/FINENESS, with the exact
 variance: its quantiles are then off by less than one step, which `quantile` adds. A normal number much wider than the
-noise makes steps as long as it takes for MOST_STEPS of them to reach the end of the law, each below 10^-4 of its
+noise makes steps as long as it takes for MAX_STEPS of them to reach the end of the law, each below 10^-4 of its
 deviation.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from service.privacy.noise.counts import CountNoise
 
 FINENESS = 64
-MOST_STEPS = 2**18
+MAX_STEPS = 2**18
 _DEVIATIONS = 12.0  # beyond which a sum has no weight that matters
 _SCALES = 40.0
 
@@ -66,7 +66,7 @@ def _convolved(noise: CountNoise, draws: int, variance: float) -> SumLaw:
     kind, scale, deviation = noise.currency, noise.scale, noise.deviation()
     deviations = _DEVIATIONS * math.sqrt(draws * deviation**2 + variance)
     farthest = deviations + _SCALES * scale * (kind is Currency.PURE)
-    step = max(1, int(deviation / FINENESS), math.ceil(farthest / MOST_STEPS))
+    step = max(1, int(deviation / FINENESS), math.ceil(farthest / MAX_STEPS))
     reach = math.ceil(farthest / step) + 1
     length = 1 << (2 * reach).bit_length()
     places: NDArray[np.float64] = np.fft.fftfreq(length, 1.0 / length).astype(np.float64)  # 0, 1, …, -2, -1

@@ -9,8 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from service.inputs.fields import Shape
 
-MOST_PUBLICATIONS = 64
-MOST_SLOTS = 2**20
+MAX_PUBLICATIONS = 64
+MAX_SLOTS = 2**20
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
@@ -24,14 +24,14 @@ class EvaluationMechanism(Shape):
     kind: Literal["evaluation"]
     of: Annotated[
         tuple[_Name, ...],
-        Field(min_length=1, max_length=MOST_PUBLICATIONS, description="names of publications of the same stream"),
+        Field(min_length=1, max_length=MAX_PUBLICATIONS, description="names of publications of the same stream"),
     ]
     block: Annotated[
         int,
         Field(
             strict=True,
             ge=1,
-            le=MOST_SLOTS,
+            le=MAX_SLOTS,
             description="a release after so many evaluation slots, or slots where the stream sets none aside",
         ),
     ]

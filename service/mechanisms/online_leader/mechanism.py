@@ -37,7 +37,7 @@ from service.mechanisms.units import NotForUnits, of_carried_noise
 from service.privacy.accounting import groups
 from service.privacy.noise.running_sums import Doubling, moved_draws
 from service.privacy.noise.window_tree import WindowTree
-from service.schedules.schedule import MOST_RECORDS
+from service.schedules.schedule import MAX_RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,7 +139,7 @@ class OnlineLeader(LinearMechanism):
 
     def draws(self) -> int:
         """Return how many draws a record moves in the longest run that there can be."""
-        factor, _ = self.learner.runs.at(max(0, self.steps * (MOST_RECORDS // self._batch) - 1))
+        factor, _ = self.learner.runs.at(max(0, self.steps * (MAX_RECORDS // self._batch) - 1))
         return moved_draws(factor) if super().draws() else 0
 
     def plan(self) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from service.inputs.refused import Refused
 from service.mechanisms.family import MechanismFamily
 from service.mechanisms.preparation.mechanism import Preparation
 from service.mechanisms.preparation.settings import PreparationMechanism
-from service.mechanisms.preparation.whitening import MOST_FEATURES as MOST_WHITENED
+from service.mechanisms.preparation.whitening import MAX_FEATURES as MOST_WHITENED
 from service.mechanisms.preparation.whitening import Whitening
 
 if TYPE_CHECKING:
     from service.mechanisms.family import BuildContext
     from service.mechanisms.preparation.once import MapOfFirstRecords
 
-MOST_FEATURES = 4096
+MAX_FEATURES = 4096
 
 
 def build(settings: PreparationMechanism, context: BuildContext) -> MapOfFirstRecords:
@@ -25,10 +25,10 @@ def build(settings: PreparationMechanism, context: BuildContext) -> MapOfFirstRe
         raise Refused("mechanism.kind", "a categorical stream has no features to prepare")
     if settings.rule is not None and settings.of != "scale":
         raise Refused("mechanism.rule", "is of scales: leave it out")
-    if feature_map.features > MOST_FEATURES:
+    if feature_map.features > MAX_FEATURES:
         raise Refused(
             "mechanism.kind",
-            f"scales are learnt of at most {MOST_FEATURES} features, and these records have {feature_map.features}: "
+            f"scales are learnt of at most {MAX_FEATURES} features, and these records have {feature_map.features}: "
             "give the stream a feature_map to fewer features, or a public standardize",
         )
     if context.promise["training"].count(0, settings.records) < 1:

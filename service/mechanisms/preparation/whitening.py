@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from service.learning.optimization.losses import Floats
 
-MOST_FEATURES = 128
+MAX_FEATURES = 128
 """Each release of those who name it carries the matrix."""
 _LEAST_SEEN = 0.01  # of the gain's sum, as a share of d: noise alone never shows less
 _DIGITS = 9

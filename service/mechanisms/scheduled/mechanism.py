@@ -22,7 +22,7 @@ from service.learning.noisy_gradient_descent import FAMILY as NOISY
 from service.learning.noisy_gradient_descent import NoisyGradientDescent
 from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.optimization.solvers import Inaccurate
-from service.learning.optimization.sums import MOST_WEIGHTS
+from service.learning.optimization.sums import MAX_WEIGHTS
 from service.learning.output_perturbation import NoisyFit, NoisySampledFit, OutputPerturbation
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
@@ -145,7 +145,7 @@ class Scheduled(Fitting, LinearMechanism):
     def reads_blocks(self, records: int) -> bool:
         """Return whether a fit of so many slots is made of blocks. Public: by what it would need at once."""
         learner = self.learner
-        able = isinstance(learner, OutputPerturbation) and learner.takes_blocks and learner.dimension <= MOST_WEIGHTS
+        able = isinstance(learner, OutputPerturbation) and learner.takes_blocks and learner.dimension <= MAX_WEIGHTS
         return able and self.unit is None and bytes_at_once(records, self.learner.shape[1]) > LARGE_BYTES
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:

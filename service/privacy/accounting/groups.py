@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from decimal import Decimal
 
-MOST_RECORDS = 2**16
+MAX_RECORDS = 2**16
 
 Costs = tuple[Fraction, ...]
 """T(1), …, T(m), exact or rounded up."""
@@ -72,13 +72,13 @@ class UnitBound:
     """How many slots of one unit count, and how far apart they are. Public, and fixed with the stream."""
 
     max_records: int
-    """m, at most `MOST_RECORDS`"""
+    """m, at most `MAX_RECORDS`"""
     min_separation: int = 1
     """s: slot i counts only if the last counting slot of its unit is i - s or before"""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_records <= MOST_RECORDS:
-            raise ValueError(f"max_records is {self.max_records}, but must be from 1 to {MOST_RECORDS}")
+        if not 1 <= self.max_records <= MAX_RECORDS:
+            raise ValueError(f"max_records is {self.max_records}, but must be from 1 to {MAX_RECORDS}")
         if self.min_separation < 1:
             raise ValueError(f"min_separation is {self.min_separation}, but must be at least 1")
 

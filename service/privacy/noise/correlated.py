@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 _UNIT = Fraction(1, 2**53)
 _RANGE_BITS = 55  # what is remembered stays within so many bits of the lattice's steps
-_MOST_DECAYS = 16
+_MAX_DECAYS = 16
 _SUMMED = 1 + Fraction(1, 2**50)  # covers squaring doubles and rounding their exact sum
 
 
@@ -176,8 +176,8 @@ class Blt:
         fits = len(self.decays) == len(self.scales) >= 1 and self.steps >= 1
         if not (fits and all(0 < each < 1 for each in self.decays) and min(self.scales) > 0 and sum(self.scales) <= 1):
             raise ValueError("a BLT factor needs as many scales, of sum 1 at most, as decays, all in (0, 1)")
-        if len(self.decays) > _MOST_DECAYS:  # the exact cost of many takes for ever
-            raise ValueError(f"a BLT factor has at most {_MOST_DECAYS} decays")
+        if len(self.decays) > _MAX_DECAYS:  # the exact cost of many takes for ever
+            raise ValueError(f"a BLT factor has at most {_MAX_DECAYS} decays")
 
     @staticmethod
     @lru_cache(maxsize=64)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from service.streams.batches.checks import (
     EMPTY,
-    MOST_REASONS,
+    MAX_REASONS,
     Flaws,
     InvalidRecords,
     Mask,
@@ -331,8 +331,8 @@ def _rows(numbers: NDArray[Any], nulls: Mask | None, starts: NDArray[Any], right
     if right.all():
         return _whole_rows(numbers, nulls, starts[0] if len(starts) else 0, len(right), features)
     wrong = np.flatnonzero(~right)
-    if len(wrong) > MOST_REASONS:  # no more will be named, and many empty rows must not become as many whole ones
-        starts, right = starts[: wrong[MOST_REASONS]], right[: wrong[MOST_REASONS]]
+    if len(wrong) > MAX_REASONS:  # no more will be named, and many empty rows must not become as many whole ones
+        starts, right = starts[: wrong[MAX_REASONS]], right[: wrong[MAX_REASONS]]
     picked = starts[right, np.newaxis] + np.arange(features)
     x = np.zeros((len(right), features), numbers.dtype)
     x[right] = numbers[picked]

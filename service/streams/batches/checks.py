@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from service.streams.batches.named import in_order, wrong_class, wrong_columns
 from service.streams.codec import Columns
-from service.streams.feature_maps import MOST_CHARACTERS
+from service.streams.feature_maps import MAX_CHARACTERS
 from service.streams.layout import RecordLayout
 from service.streams.names import Names
 from service.streams.units import InvalidUnit, canonical
 
-MOST_REASONS = 100
+MAX_REASONS = 100
 EMPTY = "a batch holds at least one record"
 
 _MISSING = "is missing (null or NaN): fill it in with a public constant, or leave the whole record out"
@@ -24,7 +24,7 @@ _NOT_FINITE = "is not finite as a 32-bit float"
 _PAST_FLOAT32 = 2.0**128 - 2.0**103  # from here on doubles round to infinity
 
 _SQUARE_WITHIN_FLOAT32 = 2.0**254  # of a number below 2^127
-MOST_SQUARED = 2**13  # numbers: of more, libraries add up squares in several threads
+MAX_SQUARED = 2**13  # numbers: of more, libraries add up squares in several threads
 FEW_LABELS = 128  # up to here they are looked at one by one
 
 Mask = NDArray[np.bool_]
@@ -35,7 +35,7 @@ class InvalidRecords(Exception):
 
     def __init__(self, *reasons: tuple[int | None, str]) -> None:
         super().__init__("invalid records")
-        self.reasons = reasons[:MOST_REASONS]
+        self.reasons = reasons[:MAX_REASONS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ def from_values(document: dict[str, list[Any]], layout: RecordLayout) -> Columns
         for name, value in zip(document, record, strict=True):
             if reason := checks[name](value):
                 reasons.append((row, f"{name}: {reason}"))
-        if len(reasons) >= MOST_REASONS:
+        if len(reasons) >= MAX_REASONS:
             break
     if reasons:
         raise InvalidRecords(*reasons)
@@ -133,7 +133,7 @@ def _wrong_units(units: Sequence[Any]) -> list[tuple[int | None, str]]:
     for row, unit in enumerate(units):
         if (reason := _wrong_unit(unit)) is not None:
             reasons.append((row, f"unit: {reason}"))
-            if len(reasons) == MOST_REASONS:
+            if len(reasons) == MAX_REASONS:
                 break
     return reasons
 
@@ -152,7 +152,7 @@ def _surely_finite(values: NDArray[Any]) -> bool:
     Σ v² is NaN or infinite if a value is, and else at least each v². A record of 32 features is checked and rounded in
     2 µs so, by looking at every value in 5 µs.
     """
-    if values.dtype.kind != "f" or values.size > MOST_SQUARED:
+    if values.dtype.kind != "f" or values.size > MAX_SQUARED:
         return False
     return float(np.vdot(values, values)) < _SQUARE_WITHIN_FLOAT32
 
@@ -164,7 +164,7 @@ def _wrong_rows(x: NDArray[np.float32], layout: RecordLayout, flaws: Flaws) -> l
     bad = ~finite if flaws.x is None else ~finite | flaws.x
     rows = bad.any(axis=1) if flaws.rows is None else bad.any(axis=1) | flaws.rows
     reasons: list[tuple[int | None, str]] = []
-    for row in np.flatnonzero(rows)[:MOST_REASONS]:
+    for row in np.flatnonzero(rows)[:MAX_REASONS]:
         if flaws.rows is not None and flaws.rows[row]:
             reason = _not_a_row(layout.features)
         else:
@@ -197,7 +197,7 @@ def _wrong_labels(
     if not bad.any():
         return []
     reasons: list[tuple[int | None, str]] = []
-    for row in np.flatnonzero(bad)[:MOST_REASONS]:
+    for row in np.flatnonzero(bad)[:MAX_REASONS]:
         if _at(flaws.y, row) or np.isnan(single[row]):
             reason = _MISSING
         elif most is None or not np.isfinite(single[row]):
@@ -238,8 +238,8 @@ def _wrong_texts(row: Any, features: int, names: Names) -> str | None:
             return f"{names.column(column)} {_MISSING}"
         if not isinstance(value, str):
             return f"{names.column(column)} is not a text"
-        if len(value) > MOST_CHARACTERS:
-            return f"{names.column(column)} is longer than {MOST_CHARACTERS} characters"
+        if len(value) > MAX_CHARACTERS:
+            return f"{names.column(column)} is longer than {MAX_CHARACTERS} characters"
     return None
 
 

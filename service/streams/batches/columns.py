@@ -19,7 +19,7 @@ from service.streams.batches.named import read_fast
 from service.streams.codec import Columns
 from service.streams.layout import RecordLayout
 
-MOST_KEPT_BYTES = 2**20  # larger bodies get a parser of their own, so that its memory is given back
+MAX_KEPT_BYTES = 2**20  # larger bodies get a parser of their own, so that its memory is given back
 SHORT_BYTES = 2**11  # up to here bytes are searched faster than arrays of them: a record by itself
 _parsers = threading.local()
 
@@ -93,7 +93,7 @@ def parsed(body: bytes | memoryview) -> Any:
 
     The parser is kept for that: it works in ten times the memory of the body, which is dear to ask for every time.
     """
-    if len(body) > MOST_KEPT_BYTES:
+    if len(body) > MAX_KEPT_BYTES:
         return simdjson.Parser().parse(body)
     if not hasattr(_parsers, "parser"):
         _parsers.parser = simdjson.Parser()

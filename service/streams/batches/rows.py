@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from service.streams.batches.checks import (
     EMPTY,
-    MOST_REASONS,
+    MAX_REASONS,
     InvalidRecords,
     from_numbers,
     from_values,
@@ -119,7 +119,7 @@ def _slowly(body: bytes, layout: RecordLayout) -> Columns:
             continue
         for name in names:
             document[name].append(record[name])
-        if len(reasons) >= MOST_REASONS:
+        if len(reasons) >= MAX_REASONS:
             break
     if reasons:
         raise InvalidRecords(*reasons)

@@ -24,18 +24,18 @@ float32: two machines (or a batch and a single record) agree but where a double 
 floats. A version of a kind never computes anything else; a correction would be another version.
 """
 
-from service.streams.feature_maps.feature_map import MOST_VALUES, FeatureMap
-from service.streams.feature_maps.hashing import MOST_CHARACTERS
+from service.streams.feature_maps.feature_map import MAX_VALUES, FeatureMap
+from service.streams.feature_maps.hashing import MAX_CHARACTERS
 from service.streams.feature_maps.kinds import ComposedMap, FeatureMapShape, build, followed_by, parsed, steps_of
-from service.streams.feature_maps.random_fourier import MOST_RANDOM, public_normals
+from service.streams.feature_maps.random_fourier import MAX_RANDOM, public_normals
 from service.streams.feature_maps.scaling import StandardizeMap
 from service.streams.feature_maps.settings import MAX_MAPPED
 
 __all__ = [
+    "MAX_CHARACTERS",
     "MAX_MAPPED",
-    "MOST_CHARACTERS",
-    "MOST_RANDOM",
-    "MOST_VALUES",
+    "MAX_RANDOM",
+    "MAX_VALUES",
     "ComposedMap",
     "FeatureMap",
     "FeatureMapShape",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from service.streams.feature_maps.step import Step
 
-MOST_VALUES = 2**25  # mapped numbers of one batch: 128 MiB as float32
+MAX_VALUES = 2**25  # mapped numbers of one batch: 128 MiB as float32
 
 _AT_ONCE = 2**19  # doubles that a step works on: 4 MiB
 
@@ -39,7 +39,7 @@ class FeatureMap:
     @property
     def most_records(self) -> int:
         """The most mapped records of one batch, so that it fits into memory."""
-        return max(1, MOST_VALUES // max(1, self.features))
+        return max(1, MAX_VALUES // max(1, self.features))
 
     @property
     def reads_text(self) -> bool:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from service.streams.feature_maps.step import Step
 
-MOST_STEPS = 8
+MAX_STEPS = 8
 SingleMap = (
     RandomFourierMap | HashingMap | HogMap | StandardizeMap | ClippedScaleMap | LinearMap | CenterMap | NormalizeMap
 )
@@ -56,7 +56,7 @@ class ComposedMap(Shape):
 
     kind: Literal["compose"]
     maps: Annotated[
-        tuple[Annotated[SingleMap, Field(discriminator="kind")], ...], Field(min_length=1, max_length=MOST_STEPS)
+        tuple[Annotated[SingleMap, Field(discriminator="kind")], ...], Field(min_length=1, max_length=MAX_STEPS)
     ]
 
 

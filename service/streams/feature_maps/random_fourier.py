@@ -16,7 +16,7 @@ from service.streams.feature_maps.settings import Mapped, Seed, Version
 if TYPE_CHECKING:
     from service.streams.feature_maps.step import Floats
 
-MOST_RANDOM = 2**23  # random numbers of one map: 64 MiB
+MAX_RANDOM = 2**23  # random numbers of one map: 64 MiB
 
 
 class RandomFourierMap(Shape):
@@ -48,8 +48,8 @@ class RandomFourier:
     seed: int
 
     def __post_init__(self) -> None:
-        if self.features * self.input_features > MOST_RANDOM:
-            raise ValueError(f"random_fourier: features in times features out must be at most {MOST_RANDOM}")
+        if self.features * self.input_features > MAX_RANDOM:
+            raise ValueError(f"random_fourier: features in times features out must be at most {MAX_RANDOM}")
 
     def __call__(self, x: Floats) -> Floats:
         frequencies, offsets = public_normals(self.input_features, self.features, self.seed)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic_core import PydanticCustomError
 
 from service.streams.feature_maps.hashing import HashingMap
-from service.streams.feature_maps.kinds import MOST_STEPS, ComposedMap, SingleMap
+from service.streams.feature_maps.kinds import MAX_STEPS, ComposedMap, SingleMap
 from service.streams.feature_maps.scaling import StandardizeMap
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def scaled_by_ranges(
         )
     if isinstance(steps[0], HashingMap):
         raise PydanticCustomError("ranges", "hashing takes columns as they are: leave out the ranges of columns")
-    if len(steps) == MOST_STEPS:
+    if len(steps) == MAX_STEPS:
         raise PydanticCustomError(
             "ranges",
             "with the step of the ranges of columns there would be more than {most} maps",
-            {"most": MOST_STEPS},
+            {"most": MAX_STEPS},
         )
     return ComposedMap(kind="compose", maps=(scales, *steps))

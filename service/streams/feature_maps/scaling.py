@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from service.streams.feature_maps.step import Floats
 
 
-MOST_ROWS = 1024
+MAX_ROWS = 1024
 Factor = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.0, le=1e9)]
 
 
@@ -87,7 +87,7 @@ class LinearMap(Shape):
 
     kind: Literal["linear"]
     version: Version = 1
-    matrix: Annotated[tuple[tuple[Weight, ...], ...], Field(min_length=1, max_length=MOST_ROWS)]
+    matrix: Annotated[tuple[tuple[Weight, ...], ...], Field(min_length=1, max_length=MAX_ROWS)]
 
 
 @dataclass(frozen=True, kw_only=True)

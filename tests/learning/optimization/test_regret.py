@@ -133,6 +133,6 @@ def test_what_is_no_sequence_of_models_is_refused():
 
 
 def test_a_point_that_is_not_proved_is_not_returned(monkeypatch):
-    monkeypatch.setattr(regret, "MOST_STEPS", 2)
+    monkeypatch.setattr(regret, "MAX_STEPS", 2)
     with pytest.raises(Uncertified, match="1e-09"):
         hindsight(precision=1e-9).best(RECORDS)

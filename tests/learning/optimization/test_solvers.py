@@ -305,7 +305,7 @@ def test_a_preconditioner_that_misleads_is_dropped(monkeypatch):
             LOSSES["softmax"], norm_bound=1.0, regularization=1e-3, shape=center.shape, records=1100, center_norm=0.0
         ),
     )
-    assert products < 2 * newton.MOST_PRODUCTS
+    assert products < 2 * newton.MAX_PRODUCTS
 
 
 @pytest.mark.parametrize("features", [20, 300])
