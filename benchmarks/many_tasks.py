@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.replay import publication
 from service.learning.records import Records
-from service.mechanisms.mechanism import Kept, Part
+from service.mechanisms.mechanism import CarriedState, StatePart
 
 MANY: dict[str, dict[str, Any]] = {
     "joint": {},
@@ -42,7 +42,7 @@ def main(tasks: int = 1000, records: int = 100, features: int = 64) -> None:
                 "privacy": {"epsilon": 1, "delta": 1e-6},
             },
         )
-        chain, taken = tuple[Kept, ...](), list[float]()
+        chain, taken = tuple[CarriedState, ...](), list[float]()
         tracemalloc.start()
         for number in range(1, tasks + 1):
             own = small()
@@ -50,7 +50,7 @@ def main(tasks: int = 1000, records: int = 100, features: int = 64) -> None:
             chain = built.step(number * records, chain, number, partial(_all_of, own)).chain
             taken.append(time.process_time() - start)
             if number in marks:
-                numbers = sum(part.values.size for part in chain if isinstance(part, Part))
+                numbers = sum(part.values.size for part in chain if isinstance(part, StatePart))
                 _, most = tracemalloc.get_traced_memory()
                 tracemalloc.reset_peak()
                 took = 1e3 * statistics.median(taken[-10:])

@@ -26,7 +26,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram, LinearQuery
 from service.mechanisms.linear_queries.mechanism import LinearQueries, Opened, opened
-from service.mechanisms.mechanism import Kept
+from service.mechanisms.mechanism import CarriedState
 from service.mechanisms.scheduled.histograms import ScheduledHistograms
 from service.privacy.currency import Currency
 from service.privacy.noise.samplers import discrete_gaussian, discrete_laplace
@@ -117,7 +117,7 @@ class Compared:
     mechanism: LinearQueries
     histogram: Histogram = field(init=False)
     counts: Counts = field(init=False)
-    chain: tuple[Kept, ...] = ()
+    chain: tuple[CarriedState, ...] = ()
     spent: Fraction = Fraction(0)
     version: int = 0
 
@@ -132,7 +132,7 @@ class Compared:
         known = self.histogram if self.version else Histogram.uniform(self.mechanism.cardinality, time)
         self.histogram = known.grown(time)
 
-    def _take(self, chain: tuple[Kept, ...], charged: Fraction | int) -> None:
+    def _take(self, chain: tuple[CarriedState, ...], charged: Fraction | int) -> None:
         self.chain = chain
         self.spent += charged
 

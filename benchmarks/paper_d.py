@@ -29,7 +29,7 @@ from service.learning.records import Records
 from service.mechanisms.lifelong.mechanism import Lifelong
 from service.mechanisms.lifelong.task_statistics import TaskStatistics
 from service.mechanisms.linear import predict
-from service.mechanisms.mechanism import Kept
+from service.mechanisms.mechanism import CarriedState
 from service.streams import feature_maps
 
 Floats = NDArray[np.float64]
@@ -294,7 +294,7 @@ def with_encoder(stream: Stream, line: str, epsilon: float) -> Floats:
         piece = slice(start - first, end - first)
         return Records(x=mechanism.feature_map(own.x()[piece]), y=own.y[piece])
 
-    chain, learnt = tuple[Kept, ...](), list[Floats]()
+    chain, learnt = tuple[CarriedState, ...](), list[Floats]()
     for version, due in enumerate(times, 1):
         step = mechanism.step(due, chain, version, read)
         chain = step.chain

@@ -18,7 +18,7 @@ from service.learning.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.mechanisms.active_learning.mechanism import ActiveLearning
 from service.mechanisms.linear import predict
-from service.mechanisms.mechanism import Kept
+from service.mechanisms.mechanism import CarriedState
 from service.privacy.currency import Currency
 
 Floats = NDArray[np.float64]
@@ -137,7 +137,7 @@ def learnt(mechanism: ActiveLearning, x: Features, y: Labels) -> Models:
         return Records(x=x[start:end], y=y[start:end])
 
     time, awaits = 0, False
-    chain: tuple[Kept, ...] = ()
+    chain: tuple[CarriedState, ...] = ()
     models = Models(requested=[], released=[])
     while awaits or mechanism.next_time(time) <= len(y):
         due = time if awaits else mechanism.next_time(time)

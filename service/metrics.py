@@ -31,7 +31,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from service.addresses import cannot_listen
-from service.figures.course import Judged
+from service.figures.drift_alarms import EvaluatedPublication
 from service.ledger.high_water_mark import lost_commits
 from service.ledger.overview import Overview
 from service.log import LogState
@@ -153,7 +153,7 @@ class State(Collector):
         overview: Overview | None,
         log: LogState,
         worker: bool | None,
-        judged: Sequence[Judged] = (),
+        judged: Sequence[EvaluatedPublication] = (),
     ) -> None:
         self._overview, self._log, self._worker, self._judged = overview, log, worker, judged
 
@@ -264,7 +264,7 @@ class State(Collector):
             yield _gauge(f"perennial_{name}", what, labels, values)
 
     @staticmethod
-    def _evaluations(judged: Sequence[Judged]) -> Iterator[Metric]:
+    def _evaluations(judged: Sequence[EvaluatedPublication]) -> Iterator[Metric]:
         """Yield how good publications are. An evaluation has released these figures: they are public."""
         for name, what in (
             ("accuracy", "Share of records whose class it predicts right, in the newest block of a running evaluation"),

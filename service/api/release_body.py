@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.figures.told import all_figures, outline
+from service.figures.reported_figures import all_figures, outline
 from service.store import digests, releases
 
 

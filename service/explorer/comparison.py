@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from service.explorer.datasets import Dataset
-    from service.mechanisms.mechanism import Kept, Release
+    from service.mechanisms.mechanism import CarriedState, Release
 
 HELD_OUT_EVERY = 5
 CHECKPOINTS = 40
@@ -127,7 +127,7 @@ def releases(
 ) -> Iterator[tuple[Release, int]]:
     """Yield each release with role `model` of the first so many records, and the time of the next one."""
     time, version = 0, 0
-    chain: Sequence[Kept] = ()
+    chain: Sequence[CarriedState] = ()
     newest: Release | None = None
     while (due := publication.next_time(time)) <= records:
         time = publication.taken_at(due, records)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from service.figures.figures import BlockCounts, ClassFigures, added_up
-from service.figures.told import figures_of, slots_of
+from service.figures.reported_figures import figures_of, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ import numpy as np
 
 from service.figures.counted_blocks import CountedBlocks
 from service.figures.figures import rise
-from service.figures.told import MAX_CLASSES, MAX_COMPARED, bounds, figure_described
+from service.figures.reported_figures import MAX_CLASSES, MAX_COMPARED, bounds, figure_described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def recent(blocks: Sequence[Block], name: str) -> dict[str, Any]:
-    """Return the figures of a publication by all these blocks, as JSON. None: as of `course`, or no version before.
+    """Return the figures of a publication by all these blocks, as JSON.
+
+    None: as of `drift_alarms`, or there is no version before.
 
     `recent`: accuracy, lift over the commonest class and over other publications, in the blocks where both had a
     model. `lift_over_previous`: how far the newest version's accuracy is above that of the version before it, each by

@@ -169,7 +169,7 @@ def _tighter(stream: Stream, publications: Iterable[Publication], slots: Slots, 
             left = most if reserves_wholly(each) else Fraction(each.worst_amount)
             kind = Currency(each.kind)
             holdings.append(Holding(currency=kind, capacity=most, pure=left if kind is Currency.PURE else Fraction(0)))
-    bound = composition.tighter(holdings, reserved)
+    bound = composition.tightest_epsilon(holdings, reserved)
     return replace(bound, loss=reserved, how="zcdp", zcdp=reserved.rho) if stream.budget.in_rho else bound
 
 

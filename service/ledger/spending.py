@@ -266,7 +266,7 @@ def _either(slots: Slots | None, stretches_of: Callable[[Slots], list[Stretch]])
     training, evaluated = stretches_of(Slots.TRAINING), stretches_of(Slots.EVALUATION)
     if all(loss == PrivacyLoss() for *_, loss in evaluated):
         return training
-    return composition.greater(training, evaluated)
+    return composition.pointwise_max(training, evaluated)
 
 
 def _over(charged: Sequence[Charged], start: int, stop: int) -> list[Stretch]:

@@ -47,16 +47,16 @@ class BuildContext:
         }
 
 
-def for_ever(settings: Any) -> None:
+def unbounded(settings: Any) -> None:
     """Return None: a model adds up the records of all batches so far."""
 
 
-def always(settings: Any) -> bool:  # noqa: ARG001
+def any_settings(settings: Any) -> bool:  # noqa: ARG001
     """Return True."""
     return True
 
 
-def by_nothing(settings: Any) -> None:
+def no_objection(settings: Any) -> None:
     """Return None: nothing is against it."""
 
 
@@ -84,10 +84,10 @@ class MechanismFamily(Family[S]):
     has_ticks: bool = True
     asks_people: bool = False
     releases_map: bool = False
-    takes_features: Callable[[S], bool] = always
-    adds_up: Callable[[S], int | None] = for_ever
+    takes_features: Callable[[S], bool] = any_settings
+    adds_up: Callable[[S], int | None] = unbounded
     evaluates: bool = False
-    not_evaluated: Callable[[S], str | None] = by_nothing
+    not_evaluated: Callable[[S], str | None] = no_objection
 
     @property
     def takes_any_learner(self) -> bool:

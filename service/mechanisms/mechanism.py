@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from service.streams.names import Names
 
 
-class Forgotten(Exception):
+class StateLost(Exception):
     """Earlier steps left something else than this one needs. Lost noise can't be drawn again: it can't go on."""
 
 
@@ -50,14 +50,14 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
+class StatePart:
     """A piece of what a mechanism has to remember, written once: values as secret as the records, numbered by age."""
 
     number: int
     values: Floats
 
 
-Kept = Model | Part
+CarriedState = Model | StatePart
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,7 +97,7 @@ class Step:
     """
 
     releases: tuple[Release, ...]
-    chain: tuple[Kept, ...]
+    chain: tuple[CarriedState, ...]
     charges: tuple[Charge, ...] = ()
     reached: int | None = None
     """Up to where it took records, where that is earlier than the time it was asked for."""
@@ -177,12 +177,14 @@ class Mechanism(ABC):
         return self
 
     @abstractmethod
-    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+    def step(
+        self, time: int, chain: Sequence[CarriedState], next_version: int, read: Callable[[int, int], Records]
+    ) -> Step:
         """Make and release what there is for `time`, in order.
 
         chain: what the step before returned, () at the start. next_version: of the first release made here.
         read(start, end): the records still present in a range. Raises Inaccurate where double precision cannot
-        certify a fit, Unaffordable where no noise is large enough, and Forgotten: all before anything is drawn, and so
+        certify a fit, Unaffordable where no noise is large enough, and StateLost: all before anything is drawn, and so
         of public reasons alone. Models that are drawn are returned, and so charged, also where the rest of the step
         can't be made (`Step.halts`). A step is run once: what it returns is published or lost, never drawn again.
         """
@@ -269,24 +271,24 @@ class Mechanism(ABC):
         """Return all it takes to use what is released, as JSON, but where a release says so itself."""
 
 
-def parts_of(chain: Sequence[Kept], needed: int) -> list[Part]:
-    """Return the parts that earlier steps left. Raises Forgotten unless they are as many as are needed."""
-    parts = [each for each in chain if isinstance(each, Part)]
+def parts_of(chain: Sequence[CarriedState], needed: int) -> list[StatePart]:
+    """Return the parts that earlier steps left. Raises StateLost unless they are as many as are needed."""
+    parts = [each for each in chain if isinstance(each, StatePart)]
     if len(parts) != needed:
-        raise Forgotten("what its earlier steps left for this one is not there, and can't be made again")
+        raise StateLost("what its earlier steps left for this one is not there, and can't be made again")
     return parts
 
 
-def numbered(state: Sequence[Floats], parts: Sequence[Part]) -> tuple[Part, ...]:
+def numbered(state: Sequence[Floats], parts: Sequence[StatePart]) -> tuple[StatePart, ...]:
     """Return the state in parts of rising numbers; an array that was a part keeps its number where that fits."""
     known = {id(part.values): part.number for part in parts}
     number, newest = 0, max(known.values(), default=0)
-    changed: list[Part] = []
+    changed: list[StatePart] = []
     for values in state:
         number, before = known.get(id(values), 0), number
         if number <= before:
             number = newest = newest + 1
-        changed.append(Part(number=number, values=values))
+        changed.append(StatePart(number=number, values=values))
     return tuple(changed)
 
 

@@ -124,7 +124,7 @@ class OnSchedule(Mechanism):
         """Return a kind of fit as JSON, and where nobody knows yet how it is perturbed, the least noise that it has."""
         unknown = self.unknown(pattern)
         known = unknown is None
-        noise = noise_told(self._planned(pattern) if known else self._least(pattern))
+        noise = describe_noise(self._planned(pattern) if known else self._least(pattern))
         sensitivity = noise.pop("sensitivity")
         least = {"sensitivity": sensitivity} | {name: noise[name] for name in ("scale", "steps") if name in noise}
         if not known:
@@ -159,7 +159,7 @@ class OnSchedule(Mechanism):
         return pattern.near_origin or self.learner.same_everywhere
 
 
-def noise_told(perturbation: Perturbation) -> dict[str, Any]:
+def describe_noise(perturbation: Perturbation) -> dict[str, Any]:
     """Return a perturbation as a plan tells it."""
     noise = perturbation.noise
     return perturbation.to_json() | {"expected_norm": noise.expected_norm(), "slack": noise.slack}

@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from service.inputs.refused import Refused
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.mechanism import Forgotten
+from service.mechanisms.mechanism import StateLost
 from service.mechanisms.predicting import predictions
 from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.released_models import Made, Progress
@@ -87,14 +87,14 @@ class ReleasedModels:
         with self.database.transaction() as connection:
             release = releases.find(connection, _named(connection, self.stream, name).id, version)
         if release is None:
-            raise Forgotten(f"version {version} of {name}, which this block was to count, is not there any more")
+            raise StateLost(f"version {version} of {name}, which this block was to count, is not there any more")
         return predictions(release.model, release.parameters, self.stream.parsed_schema.mapping(), x)
 
 
 def _named(connection: Connection, stream: Stream, name: str) -> Publication:
     publication = publications.find(connection, name, visible=frozenset({stream.name}))
     if publication is None:
-        raise Forgotten(f"the publication {name}, which this one counts, is not there any more")
+        raise StateLost(f"the publication {name}, which this one counts, is not there any more")
     return publication
 
 

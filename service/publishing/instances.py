@@ -19,7 +19,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram
 from service.mechanisms.linear_queries.mechanism import NO_CATEGORY, LinearQueries, Measurement, Opened, opened
-from service.mechanisms.mechanism import Forgotten, Part
+from service.mechanisms.mechanism import StateLost, StatePart
 from service.publishing import confirmation
 from service.publishing.commit import (
     charges_otherwise,
@@ -217,7 +217,7 @@ def _trusted(publication: Publication, mechanism: LinearQueries, memory: Memory)
         return False
     try:
         opened(_chain(memory))
-    except Forgotten:
+    except StateLost:
         return False
     return True
 
@@ -226,5 +226,5 @@ def _changing(publication: Publication) -> tuple[str, str | None, int | None]:
     return publication.seal, publication.distrusted, publication.visible_latest
 
 
-def _chain(memory: Memory) -> list[Part]:
-    return [Part(number=number, values=values) for number, values in memory.parts.items()]
+def _chain(memory: Memory) -> list[StatePart]:
+    return [StatePart(number=number, values=values) for number, values in memory.parts.items()]

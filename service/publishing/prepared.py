@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load, save
 
-from service.mechanisms.mechanism import Mechanism, Model, Part, Step
+from service.mechanisms.mechanism import Mechanism, Model, StatePart, Step
 from service.store import unwritten
 from service.store.unwritten import Left, Memory, NewCharge, NewRelease, to_json
 
@@ -101,7 +101,7 @@ def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> Prep
     )
     reached = position if step.reached is None else step.reached
     following = reached if step.awaits else mechanism.next_time(reached)
-    remembered = {each.number: each.values for each in step.chain if isinstance(each, Part)}
+    remembered = {each.number: each.values for each in step.chain if isinstance(each, StatePart)}
     memory = unwritten.remembered(remembered, mechanism.terms(following))
     return Prepared(
         most=mechanism.capacity,

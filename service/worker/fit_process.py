@@ -34,7 +34,7 @@ from service.learning.optimization.solvers import Inaccurate
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.features import ReleasedMap
-from service.mechanisms.mechanism import Forgotten, Kept, Model, Part
+from service.mechanisms.mechanism import CarriedState, Model, StateLost, StatePart
 from service.privacy.noise.additive import Unaffordable
 from service.publishing.blocks import LocatedBlocks, as_stored
 from service.publishing.prepared import packed, prepare
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 NICENESS = 10
 OUT_OF_MEMORY_SCORE = "1000"
 """The kernel kills whichever process has the highest score first; 1000 is the highest."""
-REFUSALS = {each.__name__: each for each in (Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing)}
+REFUSALS = {each.__name__: each for each in (Inaccurate, Unaffordable, StateLost, SegmentDamaged, SegmentsMissing)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Task:
     released: dict[str, Any] | None
     scheduler: str | None = None
 
-    def send(self, connection: Connection, chain: Sequence[Kept]) -> None:
+    def send(self, connection: Connection, chain: Sequence[CarriedState]) -> None:
         """Send it, and what earlier steps left."""
         items = [_described(each) for each in chain]
         connection.send_bytes(json.dumps(vars(self) | {"chain": items}).encode())
@@ -82,7 +82,7 @@ class Task:
             connection.send_bytes(_values(each).astype("<f8").tobytes())
 
     @classmethod
-    def receive(cls, connection: Connection) -> tuple[Task, list[Kept]]:
+    def receive(cls, connection: Connection) -> tuple[Task, list[CarriedState]]:
         """Return what `send` sent."""
         content = json.loads(connection.recv_bytes())
         items = content.pop("chain")
@@ -110,7 +110,7 @@ def main() -> None:
         connection.send_bytes(content)
 
 
-def _taken(task: Task, chain: Sequence[Kept], connection: Connection) -> bytes:
+def _taken(task: Task, chain: Sequence[CarriedState], connection: Connection) -> bytes:
     """Return the step as bytes."""
     files = open_described(task.segments)
     configuration = PublicationConfiguration.model_validate(task.configuration)
@@ -140,20 +140,20 @@ def _taken(task: Task, chain: Sequence[Kept], connection: Connection) -> bytes:
     return packed(prepare(task.start, mechanism, step, task.time), dict.fromkeys(task.stored, np.empty(0)))
 
 
-def _described(item: Kept) -> dict[str, Any]:
+def _described(item: CarriedState) -> dict[str, Any]:
     name, number = ("version", item.version) if isinstance(item, Model) else ("number", item.number)
     return {name: number, "shape": _values(item).shape}
 
 
-def _values(item: Kept) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _values(item: CarriedState) -> np.ndarray[Any, np.dtype[np.float64]]:
     return item.parameters if isinstance(item, Model) else item.values
 
 
-def _item(described: dict[str, Any], content: bytes) -> Kept:
+def _item(described: dict[str, Any], content: bytes) -> CarriedState:
     values = np.frombuffer(content, "<f8").reshape(described["shape"])
     if "version" in described:
         return Model(version=described["version"], parameters=values)
-    return Part(number=described["number"], values=values)
+    return StatePart(number=described["number"], values=values)
 
 
 def _send(connection: Connection, message: dict[str, Any]) -> None:

@@ -82,7 +82,7 @@ def draw(
         NotWanted: `wanted` returned False.
         FitTooLarge: it may need more memory than a process may have here, or no process can be started.
         FitDied: the step's process was killed, or failed in a way that nobody foresaw.
-        Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing: see `Mechanism.step`.
+        Inaccurate, Unaffordable, StateLost, SegmentDamaged, SegmentsMissing: see `Mechanism.step`.
     """
     publication, cost = turn.publication, next_cost(turn)
     reads_models = turn.mechanism.reads_models  # from the database, and its records in pieces

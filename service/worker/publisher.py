@@ -21,7 +21,7 @@ from service import metrics
 from service.learning.optimization.solvers import Inaccurate
 from service.ledger import high_water_mark, open_leased_entry, open_ledger
 from service.ledger.errors import LedgerBroken, OverBudget
-from service.mechanisms.mechanism import Forgotten
+from service.mechanisms.mechanism import StateLost
 from service.privacy.noise.additive import Unaffordable
 from service.publishing import ticks
 from service.publishing.commit import (
@@ -52,7 +52,7 @@ from service.worker.workshop import Workshop
 _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
-_FORESEEN = (Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing, DatabaseUnavailable, NotWanted)
+_FORESEEN = (Inaccurate, Unaffordable, StateLost, SegmentDamaged, SegmentsMissing, DatabaseUnavailable, NotWanted)
 WALK_SECONDS = 1.0  # before a publication is tried again that waits: for a walk, its mark, or others' releases
 ENDED_TWICE = (
     "two attempts at its next step ended without a foreseen reason (a crash, a kill, out of memory, an unexpected "
@@ -289,7 +289,7 @@ class Publisher:
             step = self._drawn(lease, turn, stop)
             fitted = time.perf_counter()
             moved = self._commit(lease, turn, step)
-        except (OverBudget, Inaccurate, Unaffordable, Forgotten) as refusal:
+        except (OverBudget, Inaccurate, Unaffordable, StateLost) as refusal:
             self._desk.drawn.pop(publication.promise, None)
             self._halt(lease, turn, str(refusal))
             return False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.features import ReleasedMap
-from service.mechanisms.mechanism import Kept, Mechanism, Model, Part
+from service.mechanisms.mechanism import CarriedState, Mechanism, Model, StatePart
 from service.publishing.prepared import Prepared, remembered_after, unpacked
 from service.store import features, lineage, parked, parts, publications, releases, streams
 from service.store.database import read_together
@@ -60,11 +60,11 @@ class Turn:
         return turn
 
     @property
-    def chain(self) -> list[Kept]:
+    def chain(self) -> list[CarriedState]:
         """Return what earlier steps left, as a mechanism takes it."""
         return [
             *(Model(version=version, parameters=self.models[version]) for version in self.publication.chain),
-            *(Part(number=number, values=values) for number, values in self.memory.parts.items()),
+            *(StatePart(number=number, values=values) for number, values in self.memory.parts.items()),
         ]
 
     @property

@@ -9,8 +9,8 @@ import pytest
 
 from demo.weather import standardise
 from service.explorer.comparison import releases
-from service.figures.course import BLOCKS, course
-from service.figures.told import outline
+from service.figures.drift_alarms import BLOCKS, drift_alarms
+from service.figures.reported_figures import outline
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
@@ -127,7 +127,7 @@ def main_figures(block):
 
 def alarms(blocks):
     """Return the alarm `drift` of each block, when it was the newest."""
-    return [course(blocks[max(0, end - BLOCKS) : end], NAME)["drift"] for end in range(1, len(blocks) + 1)]
+    return [drift_alarms(blocks[max(0, end - BLOCKS) : end], NAME)["drift"] for end in range(1, len(blocks) + 1)]
 
 
 def _built(setting, mechanism, privacy):

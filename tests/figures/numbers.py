@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from service.figures.course import course
+from service.figures.drift_alarms import drift_alarms
 from service.figures.recent import recent
+from service.figures.reported_figures import all_figures, figures_of, outline
 from service.figures.score_noise import score_noise
-from service.figures.told import all_figures, figures_of, outline
 from service.learning.optimization.losses import LOSSES
 from service.mechanisms.evaluation.tables import ClassCounts, Counts, ErrorSums
 from service.mechanisms.released_models import Predictions
@@ -55,7 +55,7 @@ def _of_counts() -> Iterator[tuple[str, Any]]:
                 "outline": outline(*blocks[-1]),
                 "figures": all_figures(*blocks[-1]),
                 "recent": {of: recent(blocks, of) for of in "ab"[: layout.publications]},
-                "course": {of: course(blocks, of) for of in "ab"[: layout.publications]},
+                "course": {of: drift_alarms(blocks, of) for of in "ab"[: layout.publications]},
                 "r_squared": _described(figures.r_squared(0)) if isinstance(layout, ErrorSums) else None,
                 "commonest": _described(figures.commonest(0)) if isinstance(layout, ClassCounts) else None,
             },

@@ -5,7 +5,7 @@ import numpy as np
 from service.figures.recent import recent
 from service.mechanisms.evaluation.tables import ErrorSums
 from service.privacy.accounting.events import NoisyCounts
-from tests.figures.test_course import SLOTS, block
+from tests.figures.test_drift_alarms import SLOTS, block
 from tests.figures.worlds import noise_of
 
 UNKNOWN = {"recent": None, "lift_over_previous": None}

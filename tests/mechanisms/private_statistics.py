@@ -5,7 +5,7 @@ import pytest
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.mechanisms.mechanism import Forgotten
+from service.mechanisms.mechanism import StateLost
 from service.privacy.accounting import events
 from service.streams.schema import StreamSchema
 from tests import chance
@@ -72,9 +72,9 @@ def never_made_up(mechanism, times, *wrongs):
     first, second, sixth = times
     _, chain = run(mechanism, 5, reader())
     for wrong in ((), chain[:-1], *(make(chain) for make in wrongs)):
-        with pytest.raises(Forgotten):
+        with pytest.raises(StateLost):
             mechanism.step(sixth, wrong, 6, reader())
-    with pytest.raises(Forgotten):
+    with pytest.raises(StateLost):
         mechanism.step(first, chain, 1, reader())
     assert mechanism.terms(first) is None
     assert mechanism.terms(second)["weights"] == mechanism.learner.weights.to_json()

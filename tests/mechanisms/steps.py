@@ -8,7 +8,7 @@ from operator import attrgetter
 import numpy as np
 
 from service.learning.records import Records
-from service.mechanisms.mechanism import Part
+from service.mechanisms.mechanism import StatePart
 
 _URANDOM = os.urandom
 FEATURES = 5
@@ -51,7 +51,7 @@ def run(mechanism, steps, read, between=lambda chain: chain):
 def stored(chain):
     """As it comes back from a database: in the order of numbers."""
     return [
-        Part(number=part.number, values=np.frombuffer(part.values.tobytes()).reshape(part.values.shape))
+        StatePart(number=part.number, values=np.frombuffer(part.values.tobytes()).reshape(part.values.shape))
         for part in sorted(chain, key=attrgetter("number"))
     ]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.figures.course import Judged
+from service.figures.drift_alarms import EvaluatedPublication
 from service.ledger.high_water_mark import PROMOTED, REPLACED
 from service.ledger.overview import Overview, PublicationState
 from service.log import LogState, Memory
@@ -124,7 +124,9 @@ def test_each_publication_has_its_own_figures_and_one_that_ended_only_whether_it
 
 
 def test_figures_of_an_evaluation_are_shown_when_they_are_0_too():
-    good = Judged(publication="p", evaluation="e", stream="s", low=0.1, high=0.3, accuracy=0.0, drift=False, worse=True)
+    good = EvaluatedPublication(
+        publication="p", evaluation="e", stream="s", low=0.1, high=0.3, accuracy=0.0, drift=False, worse=True
+    )
     shown = figures(Overview(streams=[], publications=[]), judged=[good])
     assert {key: value for key, value in shown.items() if "evaluation" in key[0]} == {
         (f"evaluation_{name}", "p", "e", "s"): value

@@ -17,10 +17,10 @@ from service.privacy.accounting.composition import (
     PrivacyLoss,
     Range,
     add_up,
-    beside,
-    greater,
+    align,
     outline,
-    tighter,
+    pointwise_max,
+    tightest_epsilon,
     worst,
     worst_from,
 )
@@ -169,7 +169,7 @@ def test_many_gaussian_publications_cost_less_than_their_sum():
     """Sixteen of rho each: their sum is 16 rho, whose epsilon is far below sixteen times that of rho."""
     rho = Fraction(zcdp_rho(1.0, 1e-6))
     basic = PrivacyLoss(epsilon=Fraction(16), delta=Fraction(16, 10**6))
-    bound = tighter([Holding(currency=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 16, basic)
+    bound = tightest_epsilon([Holding(currency=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 16, basic)
     assert bound.how == "zcdp"
     assert (bound.loss.delta, bound.zcdp) == (basic.delta, 16 * rho)
     assert bound.loss.epsilon == Fraction(zcdp_epsilon(round_up(16 * rho), round_down(basic.delta)))
@@ -183,7 +183,7 @@ def test_a_large_pure_one_is_added_and_small_ones_are_converted():
     for epsilon, how in ((Fraction(1, 10), "zcdp"), (Fraction(5), "pure_plus_gaussian")):
         pure = Holding(currency=Currency.PURE, capacity=epsilon, pure=epsilon)
         basic = PrivacyLoss(epsilon=2 + epsilon, delta=Fraction(2, 10**6))
-        bound = tighter([*gaussian, pure], basic)
+        bound = tightest_epsilon([*gaussian, pure], basic)
         assert bound.how == how
         assert (bound.pure, bound.gaussian, bound.zcdp) == (epsilon, 2 * rho, 2 * rho + epsilon**2 / 2)
         assert bound.loss.epsilon < basic.epsilon
@@ -191,7 +191,7 @@ def test_a_large_pure_one_is_added_and_small_ones_are_converted():
 
 def test_without_a_delta_only_the_sum_holds():
     pure = [Holding(currency=Currency.PURE, capacity=Fraction(1, 10), pure=Fraction(1, 10))] * 100
-    bound = tighter(pure, PrivacyLoss(epsilon=Fraction(10)))
+    bound = tightest_epsilon(pure, PrivacyLoss(epsilon=Fraction(10)))
     assert (bound.how, bound.loss) == ("sum", PrivacyLoss(epsilon=Fraction(10)))
 
 
@@ -205,9 +205,9 @@ def test_a_delta_is_rounded_as_an_epsilon_is():
 def test_where_one_of_two_functions_ends_the_other_goes_on():
     much, little = PrivacyLoss.of(Decimal(2), Decimal(0)), PrivacyLoss.of(Decimal(1), Decimal(0))
     short, long = [(0, 5, much)], [(0, 9, little)]
-    assert beside(short, long) == [(0, 5, much, little), (5, 9, PrivacyLoss(), little)]
-    assert beside(long, short) == [(0, 5, little, much), (5, 9, little, PrivacyLoss())]
-    assert greater(short, [*long, (9, 12, much), (12, 20, much)]) == [
+    assert align(short, long) == [(0, 5, much, little), (5, 9, PrivacyLoss(), little)]
+    assert align(long, short) == [(0, 5, little, much), (5, 9, little, PrivacyLoss())]
+    assert pointwise_max(short, [*long, (9, 12, much), (12, 20, much)]) == [
         (0, 5, much),
         (5, 9, little),
         (9, 20, much),

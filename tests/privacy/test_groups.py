@@ -16,7 +16,7 @@ import pytest
 from service.privacy.accounting.carried_groups import carried, rounding_share, settled
 from service.privacy.accounting.events import NoisyRunningSums
 from service.privacy.accounting.groups import (
-    MOST_RECORDS,
+    MAX_RECORDS,
     Batching,
     UnitBound,
     group_factor,
@@ -287,7 +287,7 @@ def test_a_tree_for_too_many_records_has_the_bound_that_is_always_enough():
     assert carried(Tree(steps=8), batching(5000, 1, 1))[-1] == 5000**2
 
 
-@pytest.mark.parametrize(("records", "separation"), [(0, 1), (MOST_RECORDS + 1, 1), (1, 0)])
+@pytest.mark.parametrize(("records", "separation"), [(0, 1), (MAX_RECORDS + 1, 1), (1, 0)])
 def test_bounds_of_units_are_within_limits(records, separation):
     with pytest.raises(ValueError, match="must be"):
         bound(records, separation)

@@ -10,7 +10,7 @@ import pytest
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.mechanism import Charge, Model, Part, Release, Step
+from service.mechanisms.mechanism import Charge, Model, Release, StatePart, Step
 from service.privacy.accounting.events import NoisyWeights
 from service.privacy.noise.additive import Gaussian
 from service.publishing.prepared import Prepared, halting, packed, prepare, remembered_after, unpacked
@@ -44,7 +44,7 @@ def made(**more: Any) -> Prepared:
     )
     step = Step(
         releases=(release, replace(release, version=6, at_arrival=True, model={"kind": "histogram"})),
-        chain=(Model(version=5, parameters=PARAMETERS), *(Part(number=n, values=v) for n, v in VALUES.items())),
+        chain=(Model(version=5, parameters=PARAMETERS), *(StatePart(number=n, values=v) for n, v in VALUES.items())),
         charges=(Charge(start=2, stop=3, amount=0.5),),
     )
     return prepare(START, mechanism, replace(step, **more), 8)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from service.privacy.accounting.groups import UnitBound
 from service.streams.units import (
-    MOST_ID_BYTES,
+    MAX_ID_BYTES,
     NEVER,
     InvalidUnit,
     UnitState,
@@ -150,10 +150,10 @@ def test_two_units(one, other):
         ["1"],
         {},
         "",
-        "x" * (MOST_ID_BYTES + 1),
-        "\u00e9" * (MOST_ID_BYTES // 2 + 1),
+        "x" * (MAX_ID_BYTES + 1),
+        "\u00e9" * (MAX_ID_BYTES // 2 + 1),
         "\u0301" * 10**6,
-        10**MOST_ID_BYTES,
+        10**MAX_ID_BYTES,
         10**5000,
         "\ud800",
         "a\uffff",
@@ -167,8 +167,8 @@ def test_no_unit(other):
 
 
 def test_ids_of_the_greatest_length_are_taken():
-    assert len(canonical("x" * MOST_ID_BYTES)) == len(canonical(10 ** (MOST_ID_BYTES - 1))) == MOST_ID_BYTES
-    assert canonical("e\u0301" * (MOST_ID_BYTES // 2)) == ("\u00e9" * (MOST_ID_BYTES // 2)).encode()
+    assert len(canonical("x" * MAX_ID_BYTES)) == len(canonical(10 ** (MAX_ID_BYTES - 1))) == MAX_ID_BYTES
+    assert canonical("e\u0301" * (MAX_ID_BYTES // 2)) == ("\u00e9" * (MAX_ID_BYTES // 2)).encode()
 
 
 def test_errors_do_not_repeat_ids():

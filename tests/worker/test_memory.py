@@ -15,7 +15,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.lifelong import encoder_pass
 from service.mechanisms.lifelong.encoder_pass import EncoderPass
-from service.mechanisms.mechanism import Part
+from service.mechanisms.mechanism import StatePart
 from service.mechanisms.online_leader import online_gradient
 from service.privacy.noise.correlated import Blt
 from service.privacy.sensitivity import StatisticsWeights
@@ -115,7 +115,7 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
         parameters = [releases.parameters(connection, bench.identity, version) for version in range(1, 6)]
         numbers = connection.execute(select(tables.parts.c.number)).scalars().all()
     assert [np.abs(one - other).max() for one, other in zip(expected, parameters, strict=True)] == [0] * 5
-    assert sorted(numbers) == [each.number for each in chain if isinstance(each, Part)]
+    assert sorted(numbers) == [each.number for each in chain if isinstance(each, StatePart)]
     assert bench.counts() == (5, 5)
 
 

@@ -207,7 +207,7 @@ def _pieces(connection: Connection, stream: streams.Stream, start: int, stop: in
     stretches = exact if is_exact else [_outlined(connection, stream, start, stop, slots) for slots in kinds]
     if len(kinds) == 1:
         return is_exact, [(low, high, loss, None) for low, high, loss in stretches[0]]
-    return is_exact, [*composition.beside(stretches[0], stretches[1])]
+    return is_exact, [*composition.align(stretches[0], stretches[1])]
 
 
 def _outlined(

@@ -16,7 +16,7 @@ from service import metrics
 from service.api.auth.scopes import KeyFirst, MetricsReader
 from service.api.http.problems import Problem, documented
 from service.api.services import Services, Shared
-from service.figures.course import BLOCKS, Judged, judged
+from service.figures.drift_alarms import BLOCKS, EvaluatedPublication, judged
 from service.ledger.overview import Overview, overview
 from service.log import LogState, LogUnavailable, Numbered, Position
 from service.mechanisms.building import declassified
@@ -70,9 +70,9 @@ async def _nobody() -> None:
     return None
 
 
-async def _state(shared: Services) -> tuple[Overview | None, LogState, list[Judged]]:
+async def _state(shared: Services) -> tuple[Overview | None, LogState, list[EvaluatedPublication]]:
     recorded, numbered = None, {}
-    good: list[Judged] = []
+    good: list[EvaluatedPublication] = []
     try:
         recorded, good = await shared.run(_recorded)
         streams = [each.stream for each in recorded.streams]
@@ -89,7 +89,7 @@ def _position(stream: Stream) -> Position:
     return Position(entry=stream.sealed_entry, sequence=stream.sealed_sequence)
 
 
-def _recorded(connection: Connection) -> tuple[Overview, list[Judged]]:
+def _recorded(connection: Connection) -> tuple[Overview, list[EvaluatedPublication]]:
     connection.execute(ONE_VIEW)
     evaluated = evaluations.of_running(connection, limit=BLOCKS)
     good = [each for evaluation, stream, blocks in evaluated for each in judged(evaluation, stream, blocks)]

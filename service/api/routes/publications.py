@@ -12,9 +12,9 @@ from service.api.auth.visibility import publication_or_404, stream_or_404
 from service.api.http.problems import Problem, documented, invalid
 from service.api.schemas import Before, Items, Limit, Name, Timestamp, is_name
 from service.api.services import Shared
-from service.figures.course import BLOCKS, course
+from service.figures.drift_alarms import BLOCKS, drift_alarms
 from service.figures.recent import recent
-from service.figures.told import all_figures
+from service.figures.reported_figures import all_figures
 from service.learning.linear import ReleasedModel
 from service.ledger import open_entry, open_ledger
 from service.ledger.errors import BudgetExceeded, TooManyDraws
@@ -318,7 +318,7 @@ def _evaluation(connection: Connection, publication: publications.Publication) -
     counted = [(each.model, each.noise, each.counts) for each in reversed(blocks) if each.counts is not None]
     figures: dict[str, Any] = all_figures(*counted[-1])[publication.name]
     where = {"publication": name, "release": blocks[0].version, "time": blocks[0].time}
-    return figures | where | course(counted, publication.name) | recent(counted, publication.name)
+    return figures | where | drift_alarms(counted, publication.name) | recent(counted, publication.name)
 
 
 def _info(

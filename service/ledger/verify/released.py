@@ -10,10 +10,10 @@ from service.ledger.verify.counted import change_of
 from service.ledger.verify.reading import read
 from service.ledger.verify.samples import expires_as_promised, is_of_its_sample, is_of_its_steps
 from service.ledger.verify.sensitivities import (
-    is_found_too_well,
-    is_pulled_too_hard,
     is_too_flat,
     least_sensitivity,
+    overstates_regularization,
+    overstates_solver_accuracy,
 )
 from service.privacy.accounting import events
 from service.privacy.accounting.composition import Slots
@@ -141,9 +141,9 @@ def _of_tilted_objective(
     """Yield what is wrong where the noise of a tilted objective of n = `records`, for a charge of ε, is not for it."""
     if is_too_flat(event, row["model"]):
         yield f"{where}: its noise is for an objective that one record bends less than it can"
-    elif is_pulled_too_hard(event, publication.configuration, records, epsilon):
+    elif overstates_regularization(event, publication.configuration, records, epsilon):
         yield f"{where}: its noise is for an objective that is regularized more than its publication says"
-    if is_found_too_well(event, row["model"], records):
+    if overstates_solver_accuracy(event, row["model"], records):
         yield f"{where}: its noise is for a minimiser that is found better than any can be"
 
 

@@ -54,7 +54,9 @@ def is_too_flat(event: TiltedObjective, model: Mapping[str, Any]) -> bool:
     return event.rank < rank or event.steepness < _LESS * trace * float(model["norm_bound"]) ** 2
 
 
-def is_pulled_too_hard(event: TiltedObjective, configuration: Mapping[str, Any], records: int, epsilon: float) -> bool:
+def overstates_regularization(
+    event: TiltedObjective, configuration: Mapping[str, Any], records: int, epsilon: float
+) -> bool:
     """Return whether Λ is more than its publication says, though a charge of that ε was not too small for it.
 
     It is raised for no other reason (`learning.objective_perturbation`). The larger Λ is, the less the curvature costs.
@@ -67,7 +69,7 @@ def is_pulled_too_hard(event: TiltedObjective, configuration: Mapping[str, Any],
     return cost < _CURVED * epsilon
 
 
-def is_found_too_well(event: TiltedObjective, model: Mapping[str, Any], records: int) -> bool:
+def overstates_solver_accuracy(event: TiltedObjective, model: Mapping[str, Any], records: int) -> bool:
     """Return whether its output noise is for a minimiser nearer than any is ever found: both of τ/Λ off (there)."""
     steepest = _steepest(model["loss"], model["shape"][0]) * float(model["norm_bound"])
     least = 2.0 * _LEAST_TOLERANCE * steepest / (records * event.regularization)

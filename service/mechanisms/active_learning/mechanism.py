@@ -38,8 +38,8 @@ import numpy as np
 
 from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism
-from service.mechanisms.mechanism import Charge, Forgotten, Kept, Model, Part, Release, Step, parts_of
-from service.mechanisms.on_schedule import noise_told
+from service.mechanisms.mechanism import CarriedState, Charge, Model, Release, StateLost, StatePart, Step, parts_of
+from service.mechanisms.on_schedule import describe_noise
 from service.mechanisms.units import of_fits
 from service.privacy.accounting.obligations import AtArrival, Labelling
 from service.streams.units import contributions, distinct
@@ -68,19 +68,19 @@ class Batch:
     selected: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, chain: Sequence[Kept]) -> Batch:
+    def of(cls, chain: Sequence[CarriedState]) -> Batch:
         """Return what earlier steps left."""
         if not chain:
             return cls(start=0, seen=0)
         (part,) = parts_of(chain, 1)
         if part.values.ndim != 1 or part.values.size < 2:
-            raise Forgotten("what was selected is not there, and can't be drawn again")
+            raise StateLost("what was selected is not there, and can't be drawn again")
         start, seen, *selected = (int(value) for value in part.values)
         return cls(start=start, seen=seen, selected=tuple(selected))
 
-    def part(self, number: int) -> Part:
+    def part(self, number: int) -> StatePart:
         """Return it as what the next step starts from."""
-        return Part(number=number, values=np.array([self.start, self.seen, *self.selected], dtype=np.float64))
+        return StatePart(number=number, values=np.array([self.start, self.seen, *self.selected], dtype=np.float64))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,13 +128,18 @@ class ActiveLearning(LinearMechanism):
         """Return the coin and the noise that the slots of a batch have been charged for."""
         return self._perturbation(1).to_json()
 
-    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+    def step(
+        self, time: int, chain: Sequence[CarriedState], next_version: int, read: Callable[[int, int], Records]
+    ) -> Step:
         """Toss the coins of slots up to `time` or until the batch is closed, and learn from it; see `Mechanism.step`.
 
         Where labels are asked for, the step that closes a batch releases nothing, and the next one, at the same time,
         learns from it: by then `read` has the labels that came.
         """
-        batch, number = Batch.of(chain), max((each.number for each in chain if isinstance(each, Part)), default=0) + 1
+        batch, number = (
+            Batch.of(chain),
+            max((each.number for each in chain if isinstance(each, StatePart)), default=0) + 1,
+        )
         weights = next((each.parameters for each in chain if isinstance(each, Model)), self.origin)
         if self._closed(batch):  # its labels were asked for
             return self._learnt(batch, (), weights, next_version, number, read)
@@ -306,7 +311,7 @@ class ActiveLearning(LinearMechanism):
     def _fits(self) -> list[dict[str, Any]]:
         """Return an update as JSON."""
         perturbation = self._perturbation(1)
-        noise = noise_told(perturbation)
+        noise = describe_noise(perturbation)
         when = (
             f"every {self.size} records, from those of the last {self.size} that were selected"
             if self.by_window

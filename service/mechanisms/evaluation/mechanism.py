@@ -32,7 +32,7 @@ import numpy as np
 
 from service.mechanisms.evaluation.noise_sums import total
 from service.mechanisms.evaluation.tables import UNIT, ClassCounts, Counts
-from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
+from service.mechanisms.mechanism import CarriedState, Mechanism, Release, Step
 from service.mechanisms.released_models import has_passed, version_used
 from service.mechanisms.units import of_fits
 from service.privacy.accounting.composition import Slots
@@ -111,7 +111,14 @@ class Evaluation(Mechanism):
         """Return it with a reader of the models that it counts."""
         return replace(self, models=models)
 
-    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:  # noqa: ARG002 - no step leaves anything
+    # No step leaves anything.
+    def step(
+        self,
+        time: int,
+        chain: Sequence[CarriedState],  # noqa: ARG002
+        next_version: int,
+        read: Callable[[int, int], Records],
+    ) -> Step:
         """Count the block that ends at `time` and release the counts with noise; see `Mechanism.step`.
 
         The caller has waited until `is_ready`. read: its records say in which slots they are, unless none is

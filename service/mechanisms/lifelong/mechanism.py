@@ -28,7 +28,7 @@ public place, empty ones as zeros. A library's result for a row may depend on th
 (one row alone is multiplied by another routine than many), and for records that are very long random Fourier features
 differ by as much as they can then. So if an empty slot were left out, a record could move those of others.
 
-A step leaves `Part`s for the next. They are committed with the release or not at all, and never made again.
+A step leaves `StatePart`s for the next. They are committed with the release or not at all, and never made again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ import numpy as np
 
 from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism
-from service.mechanisms.mechanism import Forgotten, Kept, Model, Release, Step, numbered, parts_of
-from service.mechanisms.on_schedule import noise_told
+from service.mechanisms.mechanism import CarriedState, Model, Release, StateLost, Step, numbered, parts_of
+from service.mechanisms.on_schedule import describe_noise
 from service.mechanisms.units import of_carried_noise
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ class Lifelong(LinearMechanism):
             return "encoder"
         return "features" if self.own_map.steps else None
 
-    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+    def step(
+        self, time: int, chain: Sequence[CarriedState], next_version: int, read: Callable[[int, int], Records]
+    ) -> Step:
         """Count the batch that ends at `time` and learn from all that is remembered; see `Mechanism.step`."""
         (fit,) = self.schedule.fits(time)
         charge = self._charge(fit.share)
@@ -198,7 +200,7 @@ class Lifelong(LinearMechanism):
         if self.encoder is None:
             return self._mapped(records, fit)
         if not encoders:
-            raise Forgotten("the encoder that its first step released is not there")
+            raise StateLost("the encoder that its first step released is not there")
         encode, weights = self.encoder.encoder, encoders[0].parameters
         return _in_place(lambda x: encode(weights, self.own_map(x)), records, fit)
 
@@ -217,7 +219,7 @@ class Lifelong(LinearMechanism):
         if learnt is None:
             return super()._fits()
         charge = self._charge(self.schedule.lifetime().share)
-        noise = noise_told(learnt.perturbation(self.currency, charge))
+        noise = describe_noise(learnt.perturbation(self.currency, charge))
         passed = {
             "what": "encoder",
             "when": f"before the first task, once: {learnt.steps} steps along {learnt.records} records",

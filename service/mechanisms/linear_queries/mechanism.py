@@ -58,7 +58,7 @@ import numpy as np
 
 from service.mechanisms import histogram
 from service.mechanisms.histogram import Histogram, LinearQuery
-from service.mechanisms.mechanism import Charge, Forgotten, Kept, Mechanism, Part, Release, Step
+from service.mechanisms.mechanism import CarriedState, Charge, Mechanism, Release, StateLost, StatePart, Step
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
 from service.privacy.accounting.groups import group_factor, shared
 from service.privacy.accounting.obligations import Obligations, OnOpening
@@ -103,18 +103,18 @@ class Opened:
     noise: int
     paid: int
 
-    def part(self) -> Part:
+    def part(self) -> StatePart:
         """Return it as what the next step starts from."""
         high, low = divmod(self.noise, int(_LIMB))
         values = np.array([self.instance.opened, self.instance.scale, high, low, self.paid], dtype=np.float64)
-        return Part(number=self.number, values=values)
+        return StatePart(number=self.number, values=values)
 
 
-def opened(chain: Sequence[Kept]) -> Opened | None:
-    """Return the open instance that earlier steps left; None: it is frozen. Raises Forgotten if they left neither."""
-    parts = [each for each in chain if isinstance(each, Part)]
+def opened(chain: Sequence[CarriedState]) -> Opened | None:
+    """Return the open instance that earlier steps left; None: it is frozen. Raises StateLost if they left neither."""
+    parts = [each for each in chain if isinstance(each, StatePart)]
     if len(parts) != 1 or parts[0].values.size not in (0, 5):
-        raise Forgotten("its threshold is not there, and can't be drawn again")
+        raise StateLost("its threshold is not there, and can't be drawn again")
     part = parts[0]
     if part.values.size == 0:
         return None
@@ -178,7 +178,14 @@ class LinearQueries(Mechanism):
         """How far off a query is that counts as hard, in parts of the slots."""
         return float(HEIGHT) * self.alpha
 
-    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:  # noqa: ARG002 - nothing is read, nor released
+    # Nothing is read or released.
+    def step(
+        self,
+        time: int,
+        chain: Sequence[CarriedState],
+        next_version: int,  # noqa: ARG002
+        read: Callable[[int, int], Records],  # noqa: ARG002
+    ) -> Step:
         """Count the records up to `time` in: open the first instance over them, or charge the new ones for that open.
 
         See `Mechanism.step`. It releases nothing; `close` does.
@@ -228,7 +235,7 @@ class LinearQueries(Mechanism):
             charge=charge,
         )
         if following is None:
-            frozen = Part(number=now.number + 1, values=np.zeros(0))
+            frozen = StatePart(number=now.number + 1, values=np.zeros(0))
             return Step(releases=(release,), chain=(frozen,))
         opening = self._charged(following, 0)
         return Step(releases=(release,), chain=opening.chain, charges=opening.charges)

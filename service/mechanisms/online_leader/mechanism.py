@@ -14,7 +14,7 @@ gradients of one. All above holds of parts in the place of batches: a record is 
 models are released than steps are made, which shows less. A run of steps begins with a batch: either the run never
 ends, or its number of steps is a power of two, as the batch's is.
 
-A step leaves `Part`s for the next; they are noise and iterates, secret, and committed with the release or
+A step leaves `StatePart`s for the next; they are noise and iterates, secret, and committed with the release or
 not at all. Lost or rolled back they may not be made again: the publication then can't go on.
 
 Where it differs from paper B: steps are along mini-batches' gradients; the noise is `correlated`'s, whose running sums
@@ -31,8 +31,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from service.mechanisms.linear import LinearMechanism
-from service.mechanisms.mechanism import Kept, Release, Step, numbered, parts_of
-from service.mechanisms.on_schedule import noise_told
+from service.mechanisms.mechanism import CarriedState, Release, Step, numbered, parts_of
+from service.mechanisms.on_schedule import describe_noise
 from service.mechanisms.units import NotForUnits, of_carried_noise
 from service.privacy.accounting import groups
 from service.privacy.noise.running_sums import Doubling, moved_draws
@@ -63,7 +63,9 @@ class OnlineLeader(LinearMechanism):
     steps: int = 1
     """of a batch, one after another, each along the gradients of its own part: a power of two"""
 
-    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+    def step(
+        self, time: int, chain: Sequence[CarriedState], next_version: int, read: Callable[[int, int], Records]
+    ) -> Step:
         """Take the steps of the batch that ends at `time`; see `Mechanism.step`."""
         (fit,) = self.schedule.fits(time)
         number = fit.start // self._batch * self.steps
@@ -186,7 +188,7 @@ class OnlineLeader(LinearMechanism):
         fits, follows = [], self.learner.strong_convexity is not None
         for step in self.learner.runs.samples():
             perturbation = self._noise(step)
-            noise = noise_told(perturbation)
+            noise = describe_noise(perturbation)
             fits.append(
                 {
                     "what": "step",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
+from service.mechanisms.mechanism import CarriedState, Mechanism, Release, Step
 from service.mechanisms.timing import LARGE_BYTES, bytes_at_once
 from service.privacy.currency import round_down
 from service.streams.feature_maps import followed_by
@@ -84,7 +84,14 @@ class MapOfFirstRecords(Mechanism):
         """Return whether so many slots would be much at once: then a plan counts the few that are read at a time."""
         return self.unit is None and bytes_at_once(records, self.features) > LARGE_BYTES
 
-    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:  # noqa: ARG002 - it is the first
+    # It is the first.
+    def step(
+        self,
+        time: int,
+        chain: Sequence[CarriedState],  # noqa: ARG002
+        next_version: int,
+        read: Callable[[int, int], Records],
+    ) -> Step:
         """Read the first N slots and release what was measured of them; see `Mechanism.step`."""
         pieces, units = self._pieces(read)
         noisy = self.measured(pieces)

@@ -25,8 +25,8 @@ from service.learning.optimization.solvers import Inaccurate
 from service.learning.optimization.sums import MAX_WEIGHTS
 from service.learning.output_perturbation import NoisyFit, NoisySampledFit, OutputPerturbation
 from service.mechanisms.linear import LinearMechanism
-from service.mechanisms.mechanism import Kept, Model, Release, Step
-from service.mechanisms.on_schedule import OnSchedule, PlannedLearner, noise_told
+from service.mechanisms.mechanism import CarriedState, Model, Release, Step
+from service.mechanisms.on_schedule import OnSchedule, PlannedLearner, describe_noise
 from service.mechanisms.timing import LARGE_BYTES, Workspace, bytes_at_once
 from service.mechanisms.units import NotForUnits, of_fits
 from service.privacy.noise.additive import Unaffordable
@@ -75,7 +75,9 @@ class Fitting(OnSchedule):
         """Return it with what opens the records of a range block by block."""
         return replace(self, blocks=blocks)
 
-    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+    def step(
+        self, time: int, chain: Sequence[CarriedState], next_version: int, read: Callable[[int, int], Records]
+    ) -> Step:
         """Fit and release what the schedule has for `time`, in order."""
         models = [each for each in chain if isinstance(each, Model)]
         releases: list[Release] = []
@@ -169,7 +171,7 @@ class Scheduled(Fitting, LinearMechanism):
             return super().unknown(pattern)
         if not isinstance(self.learner, NoisyGradientDescent):
             return _OF_UNITS
-        same = noise_told(self._planned(pattern)) == noise_told(self._least(pattern))
+        same = describe_noise(self._planned(pattern)) == describe_noise(self._least(pattern))
         return super().unknown(pattern) if same else _STEPS_OF_UNITS
 
     def _least(self, pattern: Pattern) -> Perturbation:

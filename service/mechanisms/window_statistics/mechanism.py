@@ -11,7 +11,7 @@ of its block. A window that has left a block behind depends on nothing of it: fo
 Candidates are models of the newest of the same estimates, with other pulls: post-processing, for which nothing more is
 charged. None is of more blocks than W, so that forgetting is exact for them too.
 
-A step leaves `Part`s for the next: the estimates of the blocks that are still in the window, and noise, as
+A step leaves `StatePart`s for the next: the estimates of the blocks that are still in the window, and noise, as
 secret as the records. They are committed with the release or not at all, and never made again.
 """
 
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from service.mechanisms.linear import LinearMechanism
-from service.mechanisms.mechanism import Kept, Release, Step, numbered, parts_of
-from service.mechanisms.on_schedule import noise_told
+from service.mechanisms.mechanism import CarriedState, Release, Step, numbered, parts_of
+from service.mechanisms.on_schedule import describe_noise
 from service.mechanisms.units import of_carried_noise
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ class WindowStatistics(LinearMechanism):
 
     learner: WindowModel
 
-    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+    def step(
+        self, time: int, chain: Sequence[CarriedState], next_version: int, read: Callable[[int, int], Records]
+    ) -> Step:
         """Add up the block that ends at `time` and solve for the window; see `Mechanism.step`."""
         (fit,) = self.schedule.fits(time)
         records = fit.end - fit.start
@@ -125,7 +127,7 @@ class WindowStatistics(LinearMechanism):
         (fit,) = self.schedule.fits(self.next_time(0))
         perturbation, records = self._perturbation(fit), fit.end - fit.start
         slots = self.training.least(records)
-        noise = noise_told(perturbation)
+        noise = describe_noise(perturbation)
 
         def pull(model: WindowModel) -> float:
             return model.pull(perturbation, slots * model.blocks, 4 * model.blocks)

@@ -250,7 +250,7 @@ def outline(pieces: Iterable[tuple[int, int, PrivacyLoss]], grain: int) -> list[
     return joined
 
 
-def beside(
+def align(
     one: Iterable[tuple[int, int, PrivacyLoss]], other: Iterable[tuple[int, int, PrivacyLoss]]
 ) -> list[tuple[int, int, PrivacyLoss, PrivacyLoss]]:
     """Return the pieces (start, end) on which both are constant, with both; each covers the same records in order."""
@@ -268,12 +268,12 @@ def beside(
     return together
 
 
-def greater(
+def pointwise_max(
     one: Sequence[tuple[int, int, PrivacyLoss]], other: Sequence[tuple[int, int, PrivacyLoss]]
 ) -> list[tuple[int, int, PrivacyLoss]]:
     """Return the larger ε and the larger δ of two functions of the same records, neighbours that are equal as one."""
     joint: list[tuple[int, int, PrivacyLoss]] = []
-    for start, end, first, second in beside(one, other):
+    for start, end, first, second in align(one, other):
         most = first.at_least(second)
         joined = bool(joint) and joint[-1][2] == most
         joint.append((joint.pop()[0] if joined else start, end, most))
@@ -329,7 +329,7 @@ class Tighter:
     gaussian: Fraction
 
 
-def tighter(holdings: Iterable[Holding], basic: PrivacyLoss) -> Tighter:
+def tightest_epsilon(holdings: Iterable[Holding], basic: PrivacyLoss) -> Tighter:
     """Return the least ε that can be shown at the δ of basic composition, for publications chosen beforehand.
 
     It holds where nobody chose a publication, its (ε, δ) or its start by looking at releases of the stream: only then

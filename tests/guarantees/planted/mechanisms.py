@@ -155,13 +155,15 @@ def several_steps_of_units() -> None:
 @bug("tests/mechanisms/online_leader/test_online_leader.py::test_every_restart_goes_on_exactly")
 def noise_that_a_restart_draws_again() -> None:
     """The memory gets fresh noise when it is read back."""
-    from service.mechanisms.mechanism import Part
+    from service.mechanisms.mechanism import StatePart
     from service.mechanisms.online_leader.mechanism import OnlineLeader
 
     def step(true: Any, self: Any, time: int, chain: Any, *more: Any) -> Any:
         read_back = [each for each in chain if not each.values.flags.writeable]
         fresh = np.random.default_rng()
-        again = [Part(number=each.number, values=each.values + fresh.normal(size=each.values.shape)) for each in chain]
+        again = [
+            StatePart(number=each.number, values=each.values + fresh.normal(size=each.values.shape)) for each in chain
+        ]
         return true(self, time, again if read_back else chain, *more)
 
     wrap(OnlineLeader, "step", step)

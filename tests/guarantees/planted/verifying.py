@@ -261,7 +261,7 @@ def a_regularization_that_is_taken_as_stated() -> None:
 
     rewrite(
         released._of_tilted_objective,
-        ("is_pulled_too_hard(event, publication.configuration, records, epsilon)", "False"),
+        ("overstates_regularization(event, publication.configuration, records, epsilon)", "False"),
     )
 
 
@@ -270,7 +270,7 @@ def a_minimiser_that_is_found_as_well_as_stated() -> None:
     """The noise for not finding a minimiser may be for any distance."""
     from service.ledger.verify import released
 
-    rewrite(released._of_tilted_objective, ('is_found_too_well(event, row["model"], records)', "False"))
+    rewrite(released._of_tilted_objective, ('overstates_solver_accuracy(event, row["model"], records)', "False"))
 
 
 @bug(f"{_NOISE}::test_fewer_steps_than_a_publication_takes_are_a_finding")

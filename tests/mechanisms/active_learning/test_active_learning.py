@@ -12,7 +12,7 @@ from service.mechanisms.active_learning import mechanism as active_learning
 from service.mechanisms.active_learning.active_gradient import ActiveGradient
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.mechanisms.mechanism import Forgotten, Model, Part
+from service.mechanisms.mechanism import Model, StateLost, StatePart
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting import events
 from service.privacy.accounting.obligations import Labelling
@@ -243,8 +243,8 @@ def test_what_was_selected_survives_a_restart(batching, task, monkeypatch):
 
     def stored(chain):
         return [
-            Part(number=each.number, values=np.frombuffer(each.values.tobytes()))
-            if isinstance(each, Part)
+            StatePart(number=each.number, values=np.frombuffer(each.values.tobytes()))
+            if isinstance(each, StatePart)
             else Model(version=each.version, parameters=each.parameters.copy())
             for each in chain
         ]
@@ -256,8 +256,8 @@ def test_what_was_selected_survives_a_restart(batching, task, monkeypatch):
 def test_what_was_selected_cannot_be_made_again():
     mechanism = publication(**BATCH)
     model = Model(version=1, parameters=np.zeros((1, FEATURES)))
-    for chain in ((model,), (model, Part(number=1, values=np.zeros(1)))):
-        with pytest.raises(Forgotten):
+    for chain in ((model,), (model, StatePart(number=1, values=np.zeros(1)))):
+        with pytest.raises(StateLost):
             mechanism.step(30, chain, 2, reader(classes=2))
 
 

@@ -8,7 +8,7 @@ import pytest
 from service.learning.records import Records
 from service.mechanisms.lifelong.task_statistics import DECAY, TaskStatistics, forgotten
 from service.mechanisms.linear import predict
-from service.mechanisms.mechanism import Part
+from service.mechanisms.mechanism import StatePart
 from service.privacy.noise.additive import Gaussian, SphericalLaplace
 from service.streams.schema import StreamSchema
 from tests import chance
@@ -202,7 +202,9 @@ def test_parts_are_written_once_and_memory_does_not_grow(privacy, variant):
 @IN_EITHER_CURRENCY
 def test_what_was_forgotten_is_never_made_up(privacy):
     never_made_up(
-        publication(privacy, memory=2), (5, 10, 31), lambda chain: (*chain, Part(number=99, values=chain[0].values))
+        publication(privacy, memory=2),
+        (5, 10, 31),
+        lambda chain: (*chain, StatePart(number=99, values=chain[0].values)),
     )
 
 

@@ -12,7 +12,7 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.lifelong import encoder_pass
 from service.mechanisms.lifelong.encoder_pass import EncoderPass
 from service.mechanisms.linear import predict
-from service.mechanisms.mechanism import Forgotten, Model
+from service.mechanisms.mechanism import Model, StateLost
 from service.privacy.noise.additive import Gaussian
 from service.streams.schema import StreamSchema
 from tests import chance
@@ -119,7 +119,7 @@ def test_nothing_is_counted_by_another_encoder(monkeypatch):
 def test_without_its_encoder_it_does_not_go_on():
     mechanism = publication()
     _, chain = run(mechanism, 2, reader())
-    with pytest.raises(Forgotten, match="encoder"):
+    with pytest.raises(StateLost, match="encoder"):
         mechanism.step(20, [each for each in chain if not isinstance(each, Model)], 3, reader())
     assert mechanism.terms(12) is mechanism.terms(16) is None
     assert mechanism.terms(20) == mechanism.terms(26)

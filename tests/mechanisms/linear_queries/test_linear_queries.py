@@ -15,7 +15,7 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.histogram import MAX_CARDINALITY, Histogram, LinearQuery
 from service.mechanisms.linear_queries import mechanism as linear_queries
 from service.mechanisms.linear_queries.mechanism import NO_CATEGORY, LinearQueries, opened
-from service.mechanisms.mechanism import Forgotten, Part
+from service.mechanisms.mechanism import StateLost, StatePart
 from service.privacy.accounting import events
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
 from service.privacy.currency import Currency, round_up
@@ -287,11 +287,11 @@ def test_a_threshold_is_kept_to_the_last_step(noise):
 
 
 def test_what_is_not_there_is_not_drawn_again():
-    for chain in ((), (Part(number=1, values=np.zeros(3)),), (Part(number=1, values=np.zeros(0)),) * 2):
-        with pytest.raises(Forgotten):
+    for chain in ((), (StatePart(number=1, values=np.zeros(3)),), (StatePart(number=1, values=np.zeros(0)),) * 2):
+        with pytest.raises(StateLost):
             opened(chain)
     run = Run(queries(PURE, hits=2))
-    with pytest.raises(Forgotten):
+    with pytest.raises(StateLost):
         run.mechanism.step(30, (), 1, None)
 
 

@@ -6,7 +6,7 @@ from scipy import optimize, special
 
 from service.learning.records import Records
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.mechanisms.mechanism import Forgotten
+from service.mechanisms.mechanism import StateLost
 from service.privacy.accounting import events
 from service.privacy.currency import Currency
 from service.privacy.noise import additive as noises
@@ -97,9 +97,9 @@ def test_what_was_forgotten_is_never_made_up(noise):
     mechanism = publication(noise)
     _, chain = run(mechanism, 5, reader())
     for wrong in ((), chain[:-1]):
-        with pytest.raises(Forgotten):
+        with pytest.raises(StateLost):
             mechanism.step(6 * BATCH, wrong, 6, reader())
-    with pytest.raises(Forgotten):
+    with pytest.raises(StateLost):
         mechanism.step(BATCH, chain, 1, reader())
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from service.figures.course import course, judged
-from service.figures.told import all_figures
+from service.figures.drift_alarms import drift_alarms, judged
+from service.figures.reported_figures import all_figures
 from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums
 from service.mechanisms.released_models import Predictions
 from service.privacy.accounting.events import NoisyCounts
@@ -36,27 +36,27 @@ def block(version, right, *, slots=SLOTS, other=None):
 def test_nothing_is_known_before_there_is_something_to_compare_with():
     first, second = block(None, 0), block(1, 1600)
     for blocks in ([first], [first, second], [second, first]):
-        assert course(blocks, "b") == UNKNOWN
-    assert course([second, second], "a") == UNKNOWN, "it never had a model"
+        assert drift_alarms(blocks, "b") == UNKNOWN
+    assert drift_alarms([second, second], "a") == UNKNOWN, "it never had a model"
 
 
 def test_one_version_drifts():
-    assert course([block(1, 1600), block(1, 1600)], "b") == {"drift": False, "worse": None}
-    assert course([block(1, 1600), block(1, 800)], "b") == {"drift": True, "worse": None}
+    assert drift_alarms([block(1, 1600), block(1, 1600)], "b") == {"drift": False, "worse": None}
+    assert drift_alarms([block(1, 1600), block(1, 800)], "b") == {"drift": True, "worse": None}
 
 
 def test_blocks_of_other_sizes_are_compared_by_their_shares():
     """Erased records leave smaller blocks, and so does a number of units that differs from block to block."""
-    assert course([block(1, 800, slots=1000), block(1, 1600)], "b") == {"drift": False, "worse": None}
-    assert course([block(1, 900, slots=1000), block(1, 1000)], "b") == {"drift": True, "worse": None}
-    assert course([block(1, 400, slots=1000), block(1, 1000)], "b") == {"drift": False, "worse": None}
+    assert drift_alarms([block(1, 800, slots=1000), block(1, 1600)], "b") == {"drift": False, "worse": None}
+    assert drift_alarms([block(1, 900, slots=1000), block(1, 1000)], "b") == {"drift": True, "worse": None}
+    assert drift_alarms([block(1, 400, slots=1000), block(1, 1000)], "b") == {"drift": False, "worse": None}
 
 
 def test_a_version_is_worse_than_the_version_before_it_and_not_than_older_ones():
     best, good, bad = block(1, 1800), block(2, 1300), block(3, 800)
-    assert course([good, bad], "b") == {"drift": True, "worse": True}
-    assert course([best, good, good], "b") == {"drift": True, "worse": True}
-    assert course([best, block(2, 800), block(3, 1000)], "b")["worse"] is False
+    assert drift_alarms([good, bad], "b") == {"drift": True, "worse": True}
+    assert drift_alarms([best, good, good], "b") == {"drift": True, "worse": True}
+    assert drift_alarms([best, block(2, 800), block(3, 1000)], "b")["worse"] is False
 
 
 def test_the_newest_block_is_judged():
@@ -71,7 +71,7 @@ def test_of_regressions_nothing_is_said():
     noise = noise_of(layout, "pure")
     model = {"of": ["a"], "versions": [1], "slots": SLOTS, **layout.described()}
     release = (model, NoisyCounts(noise=noise, change=layout.change).to_json(), np.zeros(layout.size))
-    assert course([release, release], "a") == UNKNOWN
+    assert drift_alarms([release, release], "a") == UNKNOWN
 
 
 def test_each_publication_is_compared_with_every_other_one_by_its_name():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.figures.counted_blocks import CountedBlocks
 from service.figures.drift import MEMORY, has_fallen, is_worse
-from service.figures.told import outline
+from service.figures.reported_figures import outline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +23,10 @@ BLOCKS = MEMORY + 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class EvaluatedPublication:
     """How good the newest block of an evaluation shows a publication. None: unknown, or the task has no such figure.
 
-    `drift` and `worse`: see `course`.
+    `drift` and `worse`: see `drift_alarms`.
     """
 
     publication: str
@@ -41,22 +41,22 @@ class Judged:
     worse: bool | None
 
 
-def judged(evaluation: str, stream: str, blocks: Sequence[Block]) -> list[Judged]:
-    """Return the newest figures of all publications of an evaluation that had a model. blocks: as of `course`."""
+def judged(evaluation: str, stream: str, blocks: Sequence[Block]) -> list[EvaluatedPublication]:
+    """Return the newest figures of all publications of an evaluation that had a model. blocks: as of `drift_alarms`."""
     return [
-        Judged(
+        EvaluatedPublication(
             publication=name,
             evaluation=evaluation,
             stream=stream,
             **{key: figures[key] for key in _FIGURES if key in figures},
-            **course(blocks, name),
+            **drift_alarms(blocks, name),
         )
         for name, figures in outline(*blocks[-1]).items()
         if figures["version"] is not None
     ]
 
 
-def course(blocks: Sequence[Block], name: str) -> dict[str, Any]:
+def drift_alarms(blocks: Sequence[Block], name: str) -> dict[str, Any]:
     """Return two alarms of a publication, as JSON.
 
     `drift`: the newest block is worse than those before it. `worse`: the newest version is worse than the version
