@@ -84,7 +84,7 @@ class Advice:
     @property
     def loss(self) -> float:
         """How much of the score privacy is expected to cost: the recommended one beside the best without noise."""
-        return max(0.0, max(each.without_noise for each in self.measured) - self.best.score)
+        return max(0.0, max(candidate.without_noise for candidate in self.measured) - self.best.score)
 
 
 def candidates(batch: int) -> Iterator[Candidate]:
@@ -137,7 +137,7 @@ def advise(
         )
     if not measured:
         raise Refused("batch", "no candidate gave a model in time: give a larger sample or a smaller batch")
-    measured.sort(key=lambda each: each.score, reverse=True)
+    measured.sort(key=lambda candidate: candidate.score, reverse=True)
     return Advice(
         measured=tuple(measured),
         score="accuracy" if sample.bound is None else "R²",
@@ -173,7 +173,7 @@ def stream_of(sample: Sample) -> dict[str, Any]:
 
 def _class_names(classes: tuple[str, ...]) -> dict[str, list[str]]:
     """Return names for classes that are not just their numbers, so that the stream takes the sample's own labels."""
-    nameable = all(len(each) <= LONGEST_NAME and each.isprintable() and each == each.strip() != "" for each in classes)
+    nameable = all(len(name) <= LONGEST_NAME and name.isprintable() and name == name.strip() != "" for name in classes)
     numbers = tuple(map(str, range(len(classes))))
     return {"class_names": list(classes)} if classes and nameable and classes != numbers else {}
 
@@ -194,7 +194,7 @@ def _standardized(x: NDArray[np.float64]) -> dict[str, Any]:
     scales = np.where(spread > 0.0, spread, np.maximum(1.0, sizes)).clip(LEAST_SCALE, LARGEST_SCALE)
     digits = 3 - np.floor(np.log10(scales)).astype(int)  # of a mean: what is rounded off is little beside the scale
     means = [round(mean, places) for mean, places in zip(x.mean(axis=0).tolist(), digits.tolist(), strict=True)]
-    return {"kind": "standardize", "mean": means, "scale": [_short(each) for each in scales]}
+    return {"kind": "standardize", "mean": means, "scale": [_short(scale) for scale in scales]}
 
 
 def _spread(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -87,7 +87,7 @@ def read_npz(content: bytes) -> Dataset:
 def _arrays(content: bytes) -> dict[str, NDArray[Any]]:
     """Return the arrays `x` and `y` of an npz file, those that it has; any error says that it can't be read."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if sum(each.file_size for each in archive.infolist()) > 8 * MAX_NUMBERS + 2**20:
+        if sum(member.file_size for member in archive.infolist()) > 8 * MAX_NUMBERS + 2**20:
             raise Unreadable(f"unpacked, it has more than {MAX_NUMBERS} numbers: take fewer records")
         for member in archive.infolist():
             if member.filename.lower() in ("x.npy", "y.npy"):
@@ -153,7 +153,7 @@ def read_csv(content: bytes, label: str | None = None) -> Dataset:
 
 def _label_column(header: list[str], label: str | None) -> int:
     if label is None:
-        lower = [each.lower() for each in header]
+        lower = [name.lower() for name in header]
         return next((lower.index(name) for name in _LABELS if name in lower), len(header) - 1)
     if label in header:
         return header.index(label)
@@ -188,7 +188,7 @@ def _checked(x: NDArray[Any], y: NDArray[Any], names: tuple[str, ...] | None = N
         if not np.isfinite(y.astype(np.float64)).all() or (y != np.floor(y)).any():
             raise Unreadable("y must hold classes, whole numbers: there is no explorer of regressions")
         values, y = np.unique(y, return_inverse=True)
-        names = tuple(str(int(each)) for each in values)
+        names = tuple(str(int(value)) for value in values)
     if not 2 <= len(names) <= MAX_CLASSES:
         raise Unreadable(f"it needs 2 to {MAX_CLASSES} classes")
     return Dataset(x=single, y=y.astype(np.int64), names=names)

@@ -10,10 +10,11 @@ if TYPE_CHECKING:
 
 def report(advice: Advice) -> str:
     """Return the measured scores as a table, and the recommendation in a few sentences."""
-    width = max(len(each.candidate.title) for each in advice.measured)
+    width = max(len(measured.candidate.title) for measured in advice.measured)
     lines = ["", f"{'candidate':{width}}  private  hardly any noise (NOT private)"]
     lines += [
-        f"{each.candidate.title:{width}}  {each.score:7.3f}  {each.without_noise:.3f}" for each in advice.measured
+        f"{measured.candidate.title:{width}}  {measured.score:7.3f}  {measured.without_noise:.3f}"
+        for measured in advice.measured
     ]
     lines += [f"left out: {reason}" for reason in advice.left_out]
     best, privacy = advice.best, advice.publication["privacy"]
@@ -22,7 +23,7 @@ def report(advice: Advice) -> str:
         f"{advice.counted} records of the sample. At epsilon {privacy['epsilon']:g}, delta {privacy['delta']:g} "
         f"privacy is expected to cost {100 * advice.loss:.1f} points of {advice.score}."
     )
-    title, baseline = max(advice.baselines.items(), key=lambda each: each[1])
+    title, baseline = max(advice.baselines.items(), key=lambda pair: pair[1])
     if baseline >= best.score:
         lines.append(f"Without any model, {title} has {baseline:.3f}: look for better features first.")
     lines.append("The means and scales below are of the sample: they are public from now on.")

@@ -64,7 +64,7 @@ def read_sample(file: Path, label: str, bound: float | None = None) -> Sample:
     classes = () if bound is not None else tuple(sorted(set(labels), key=_in_order))
     _check(labels, len(columns), bound)
     codes = {name: code for code, name in enumerate(classes)}
-    y = np.array(labels) if bound is not None else np.array([codes[each] for each in labels])
+    y = np.array(labels) if bound is not None else np.array([codes[label] for label in labels])
     return Sample(x=np.array(values), y=y, columns=columns, classes=classes, bound=bound)
 
 

@@ -65,7 +65,7 @@ def _of_objects(records: Iterable[tuple[str, object]]) -> Iterator[Line]:
 def _flat(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in record.items():
         if isinstance(value, list):
-            yield from ((f"{name}[{place}]", each) for place, each in enumerate(value))
+            yield from ((f"{name}[{place}]", item) for place, item in enumerate(value))
         else:
             yield name, value
 

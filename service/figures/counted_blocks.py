@@ -60,13 +60,13 @@ class CountedBlocks:
 
     def counts(self, other: int | None = None) -> list[BlockCounts]:
         """Return the counts of all blocks, or of those in which another publication had a model, too."""
-        return [each.counts for each in self.blocks if other is None or each.versions[other] is not None]
+        return [block.counts for block in self.blocks if other is None or block.versions[other] is not None]
 
     def of_version(self, before: int = 0) -> list[BlockCounts]:
         """Return the counts of the blocks of the newest version, or of the version so many before it; [] if none is."""
-        versions = sorted({each.versions[self.number] for each in self.blocks}, key=lambda version: version or 0)
+        versions = sorted({block.versions[self.number] for block in self.blocks}, key=lambda version: version or 0)
         some = versions[-1 - before : len(versions) - before]
-        return [each.counts for each in self.blocks if each.versions[self.number] in some]
+        return [block.counts for block in self.blocks if block.versions[self.number] in some]
 
     def together(self, blocks: Sequence[BlockCounts]) -> ClassFigures:
         """Return figures of some of the blocks, added up."""

@@ -64,7 +64,7 @@ def is_worse(
     """
     if not before:
         return False
-    now, usual = (_accuracy(layout, each, counted, publication, rate) for each in (blocks, before))
+    now, usual = (_accuracy(layout, group, counted, publication, rate) for group in (blocks, before))
     return now.population.high < usual.population.low
 
 

@@ -67,8 +67,8 @@ class ClassFigures:
         classes = self.layout.classes
         strict = replace(self.counted, error=self.counted.error / classes)
         return _largest(
-            [self.counted.share(float(each), classes) for each in sums],
-            [strict.share(float(each), classes) for each in sums],
+            [self.counted.share(float(count), classes) for count in sums],
+            [strict.share(float(count), classes) for count in sums],
         )
 
     def lift(self, publication: int) -> Figure:
@@ -182,7 +182,7 @@ class ErrorFigures:
             least, most = moment.low - max(mean.low**2, mean.high**2), moment.high - nearest**2
             return Interval(1.0 - off.high / least, 1.0 - off.low / most) if least > 0 else None
 
-        block, population = between(lambda each: each.block), between(lambda each: each.population)
+        block, population = between(lambda figure: figure.block), between(lambda figure: figure.population)
         if block is None or population is None:
             return None
         estimate = 1.0 - error.estimate / (power.estimate - center.estimate**2)
@@ -201,9 +201,9 @@ class ErrorFigures:
 
 def added_up(blocks: Sequence[BlockCounts], counted: Counted) -> tuple[NDArray[np.float64], Counted]:
     """Return the counts of several blocks together. counted: how one of them was made, all with the same noise."""
-    slots = sum(each.slots for each in blocks)
+    slots = sum(block.slots for block in blocks)
     together = replace(counted, slots=slots, blocks=counted.blocks * len(blocks))
-    return np.sum([each.counts for each in blocks], axis=0), together
+    return np.sum([block.counts for block in blocks], axis=0), together
 
 
 def rise(now: Figure, before: Figure) -> Figure:
@@ -213,17 +213,21 @@ def rise(now: Figure, before: Figure) -> Figure:
 
 def _largest(figures: Sequence[Figure], strict: Sequence[Figure]) -> Figure:
     return Figure(
-        estimate=max(each.estimate for each in figures),
-        block=Interval(max(each.block.low for each in strict), max(each.block.high for each in figures)),
-        population=Interval(max(each.population.low for each in strict), max(each.population.high for each in figures)),
+        estimate=max(figure.estimate for figure in figures),
+        block=Interval(max(figure.block.low for figure in strict), max(figure.block.high for figure in figures)),
+        population=Interval(
+            max(figure.population.low for figure in strict), max(figure.population.high for figure in figures)
+        ),
     )
 
 
 def _least(figures: Sequence[Figure], strict: Sequence[Figure]) -> Figure:
     return Figure(
-        estimate=min(each.estimate for each in figures),
-        block=Interval(min(each.block.low for each in figures), min(each.block.high for each in strict)),
-        population=Interval(min(each.population.low for each in figures), min(each.population.high for each in strict)),
+        estimate=min(figure.estimate for figure in figures),
+        block=Interval(min(figure.block.low for figure in figures), min(figure.block.high for figure in strict)),
+        population=Interval(
+            min(figure.population.low for figure in figures), min(figure.population.high for figure in strict)
+        ),
     )
 
 

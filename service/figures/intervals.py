@@ -147,10 +147,10 @@ class Counted:
 
         If the noise leaves open whether some whole is there, each ratio's interval gets its part of the error.
         """
-        each = [1.0 / len(parts)] * len(parts)
+        equal_weights = [1.0 / len(parts)] * len(parts)
         ratios = [self._ratio(*pair, part_cells, rest_cells) for pair in zip(parts, rests, strict=True)]
         if all(figure is not None for figure in ratios):
-            return added([figure for figure in ratios if figure is not None], each).within(0.0, 1.0)
+            return added([figure for figure in ratios if figure is not None], equal_weights).within(0.0, 1.0)
         strict = replace(self, error=self.error / len(parts))
         figures = [strict.ratio(*pair, part_cells, rest_cells) for pair in zip(parts, rests, strict=True)]
         return Figure(
@@ -204,15 +204,17 @@ class Counted:
 def added(figures: Sequence[Figure], weights: Sequence[float]) -> Figure:
     """Return the weighted sum of figures whose errors are independent (Zou and Donner 2008, "MOVER")."""
     return Figure(
-        estimate=sum(weight * each.estimate for weight, each in zip(weights, figures, strict=True)),
-        block=_recovered(figures, [each.block for each in figures], weights),
-        population=_recovered(figures, [each.population for each in figures], weights),
+        estimate=sum(weight * figure.estimate for weight, figure in zip(weights, figures, strict=True)),
+        block=_recovered(figures, [figure.block for figure in figures], weights),
+        population=_recovered(figures, [figure.population for figure in figures], weights),
     )
 
 
 def _mean_interval(intervals: Sequence[Interval]) -> Interval:
     count = len(intervals)
-    return Interval(sum(each.low for each in intervals) / count, sum(each.high for each in intervals) / count)
+    return Interval(
+        sum(interval.low for interval in intervals) / count, sum(interval.high for interval in intervals) / count
+    )
 
 
 def _recovered(figures: Sequence[Figure], intervals: Sequence[Interval], weights: Sequence[float]) -> Interval:

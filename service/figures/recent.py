@@ -67,10 +67,10 @@ def _together(blocks: CountedBlocks) -> dict[str, Any]:
 def _better_than(blocks: CountedBlocks) -> dict[str, Any]:
     if len(blocks.names) > MAX_COMPARED:
         return {}
-    others = [each for each in range(len(blocks.names)) if each != blocks.number and blocks.counts(each)]
+    others = [other for other in range(len(blocks.names)) if other != blocks.number and blocks.counts(other)]
     return {
-        blocks.names[each]: figure_described(blocks.together(blocks.counts(each)).better(blocks.number, each))
-        for each in others
+        blocks.names[other]: figure_described(blocks.together(blocks.counts(other)).better(blocks.number, other))
+        for other in others
     }
 
 

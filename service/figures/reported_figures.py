@@ -115,7 +115,7 @@ def _outlined(figures: Figures, number: int) -> dict[str, Any]:
         "accuracy": accuracy.estimate,
         **bounds(accuracy),
         "baseline": min(1.0, max(0.0, commonest)),
-        "table": [[int(each) for each in row] for row in table.tolist()],
+        "table": [[int(count) for count in row] for row in table.tolist()],
     }
 
 

@@ -151,7 +151,7 @@ def _marginal(dimension: int, error: float) -> float:
     factors = 0.5 / np.sqrt(np.exp(logs))
 
     def outside(t: float) -> float:
-        return float(weights @ np.array([math.erfc(each) for each in (t * factors).tolist()]))
+        return float(weights @ np.array([math.erfc(distance) for distance in (t * factors).tolist()]))
 
     low, high = 0.0, 1.0
     while outside(high) > error:

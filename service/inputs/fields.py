@@ -85,7 +85,7 @@ PublishDelay = Annotated[_Exact, AfterValidator(_delay)]
 
 
 def _one_line(text: str) -> str:
-    if any(unicodedata.category(each) in ("Cc", "Zl", "Zp") or each == "\ufffd" for each in text):
+    if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") or character == "\ufffd" for character in text):
         raise PydanticCustomError("one_line", "must be one line of text in UTF-8, without control characters")
     return text
 

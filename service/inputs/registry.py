@@ -92,7 +92,7 @@ class Registry(Generic[F]):
         try:
             yield family
         finally:
-            self._set({kind: each for kind, each in self._families.items() if kind != family.kind})
+            self._set({kind: member for kind, member in self._families.items() if kind != family.kind})
 
     @property
     def adapter(self) -> TypeAdapter[FamilySettings]:

@@ -83,7 +83,7 @@ def _explained(error: Mapping[str, Any], model: type[BaseModel]) -> tuple[Place,
     extra = error["type"] == "extra_forbidden"
     place, within, field = _walk(error["loc"][:-1] if extra else error["loc"], model)
     if extra:
-        sent, known = error["loc"][-1], sorted({name for each in within for name in each.model_fields})
+        sent, known = error["loc"][-1], sorted({name for model in within for name in model.model_fields})
         return (*place, sent), _no_such_field(str(sent), known)
     name = next((name for name in reversed(place) if isinstance(name, str)), "")
     return place, _why(error, name, _example(name, field))
@@ -92,7 +92,7 @@ def _explained(error: Mapping[str, Any], model: type[BaseModel]) -> tuple[Place,
 def _example(name: str, field: FieldInfo | None) -> str:
     """Return a value that would do in a field, as an error says it; nothing where there is none."""
     registries = () if field is None else _registries(_annotated(field))
-    example = next((each.example for each in registries), EXAMPLES.get(name))
+    example = next((registry.example for registry in registries), EXAMPLES.get(name))
     return "" if example is None else f", such as {example}"
 
 
@@ -104,12 +104,12 @@ def _walk(parts: Place, model: type[BaseModel]) -> tuple[Place, Sequence[type[Ba
     for part in parts:
         if isinstance(part, int):
             place.append(part)
-        elif tagged := [each for each in within if part in _tags(each)]:
+        elif tagged := [model for model in within if part in _tags(model)]:
             within = tagged
-        elif fields := [each.model_fields[part] for each in within if part in each.model_fields]:
+        elif fields := [model.model_fields[part] for model in within if part in model.model_fields]:
             place.append(part)
             last = fields[0]
-            within = [each for field in fields for each in _models(_annotated(field))]
+            within = [model for field in fields for model in _models(_annotated(field))]
     return tuple(place), within, last
 
 
@@ -123,7 +123,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     registered = [family.settings for registry in _registries(annotation) for family in registry]
-    return registered or [each for part in get_args(annotation) for each in _models(part)]
+    return registered or [model for part in get_args(annotation) for model in _models(part)]
 
 
 def _registries(annotation: Any) -> Iterator[Registry[Any]]:

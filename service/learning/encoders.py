@@ -73,7 +73,7 @@ class Convolution:
     @property
     def size(self) -> tuple[int, int]:
         """The smaller image's width and height."""
-        across, down = ((each - self.kernel) // STRIDE + 1 for each in (self.width, self.height))
+        across, down = ((side - self.kernel) // STRIDE + 1 for side in (self.width, self.height))
         return across, down
 
     @property
@@ -208,14 +208,14 @@ def build(description: Mapping[str, Any], features: int, rows: int = 0) -> Encod
 
 
 def _dense(inputs: int, units: Sequence[int]) -> Iterator[Dense]:
-    for each in units:
-        yield Dense(inputs=inputs, units=each)
-        inputs = each
+    for size in units:
+        yield Dense(inputs=inputs, units=size)
+        inputs = size
 
 
 def _convolutions(width: int, height: int, channels: Sequence[int], kernel: int) -> Iterator[Convolution]:
     before = 1
-    for each in channels:
-        layer = Convolution(width=width, height=height, channels=before, units=each, kernel=kernel)
+    for count in channels:
+        layer = Convolution(width=width, height=height, channels=before, units=count, kernel=kernel)
         yield layer
-        (width, height), before = layer.size, each
+        (width, height), before = layer.size, count

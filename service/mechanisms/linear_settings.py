@@ -85,7 +85,7 @@ def linear_learner(family: LinearFamily[S], settings: S, model: Linear, currency
             f"prediction is off: use {_for_regressions()}",
         )
     if family.needs_delta is not None and currency is Currency.PURE:
-        pure = " or ".join(each.kind for each in _linear_families() if each.needs_delta is None)
+        pure = " or ".join(family.kind for family in _linear_families() if family.needs_delta is None)
         raise Refused(
             "learner.kind",
             f"{family.kind} {family.needs_delta}, which has no pure guarantee: give privacy.delta a small value such "
@@ -102,9 +102,9 @@ def categories(stream: StreamSchema, learner: str) -> int:
 
 
 def _for_regressions() -> str:
-    suited = [each for each in _linear_families() if each.regressions]
-    pure = " or ".join(each.kind for each in suited if each.needs_delta is None)
-    return pure + "".join(f" or, with a delta, {each.kind}" for each in suited if each.needs_delta is not None)
+    suited = [family for family in _linear_families() if family.regressions]
+    pure = " or ".join(family.kind for family in suited if family.needs_delta is None)
+    return pure + "".join(f" or, with a delta, {family.kind}" for family in suited if family.needs_delta is not None)
 
 
 def _linear_families() -> list[LinearFamily[Any]]:

@@ -273,7 +273,7 @@ class Mechanism(ABC):
 
 def parts_of(chain: Sequence[CarriedState], needed: int) -> list[StatePart]:
     """Return the parts that earlier steps left. Raises StateLost unless they are as many as are needed."""
-    parts = [each for each in chain if isinstance(each, StatePart)]
+    parts = [item for item in chain if isinstance(item, StatePart)]
     if len(parts) != needed:
         raise StateLost("what its earlier steps left for this one is not there, and can't be made again")
     return parts

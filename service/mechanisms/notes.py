@@ -49,7 +49,7 @@ def notes(
 
 def _of_ranges(stream: StreamSchema) -> list[str]:
     """Return how `norm_bound` compares with the longest record within public ranges, where these are all of the map."""
-    ranged = stream.columns is not None and all(each.range is not None for each in stream.columns)
+    ranged = stream.columns is not None and all(column.range is not None for column in stream.columns)
     if not ranged or not isinstance(stream.feature_map, StandardizeMap):
         return []
     longest = math.sqrt(stream.features or 0)
@@ -82,7 +82,9 @@ def _of_budget(configuration: PublicationConfiguration, stream: StreamSchema, bu
     cost = cap(budget.accounting, privacy.epsilon, privacy.delta, units=stream.unit is not None)
     if cost.within(budget.limit):
         return []
-    whole, more = (f"epsilon {float(each.epsilon):g} and delta {float(each.delta):g}" for each in (budget, privacy))
+    whole, more = (
+        f"epsilon {float(promise.epsilon):g} and delta {float(promise.delta):g}" for promise in (budget, privacy)
+    )
     reason = f"This can't start on the stream: its whole budget is {whole}, which can't hold {more}."
     advice = "Ask for less, or make a stream with a larger budget."
     return [f"{reason} {PURE_IN_RHO if budget.in_rho and not privacy.delta else advice}"]
@@ -113,7 +115,7 @@ def _of_noise(plan: Mapping[str, Any], hopeless_from: float, classes: int) -> li
     ratios = [(ratio, fit) for fit in plan.get("fits", ()) if (ratio := noise_ratio(fit)) is not None]
     if not ratios:
         return []
-    ratio, fit = max(ratios, key=lambda each: each[0])
+    ratio, fit = max(ratios, key=lambda pair: pair[0])
     what, records, length = fit["what"], fit["records"], fit["noise"]["expected_norm"]
     compared = f"In a score, the noise of each {what} is about {{}} the most that its {records} records can do"
     if length is not None:
@@ -121,7 +123,7 @@ def _of_noise(plan: Mapping[str, Any], hopeless_from: float, classes: int) -> li
     if ratio < 1.0:
         return [f"{compared.format(f'{_plain(100 * ratio)} % of')}.{_of_classes(ratio, classes)}"]
     compared = compared.format(f"{_plain(ratio)} times")
-    if min(ratios, key=lambda each: each[0])[0] < hopeless_from:
+    if min(ratios, key=lambda pair: pair[0])[0] < hopeless_from:
         return [f"{compared}: models become useful only as the records of many add up."]
     advice = "ask for a larger epsilon or delta, for more records at a time, or for a model of fewer weights"
     return [f"Hopeless: noise drowns every model that this can publish; {advice}. {compared}."]

@@ -67,7 +67,7 @@ class OnSchedule(Mechanism):
 
     def draws(self) -> int:
         """Return the most fits that read one record, times what one of them draws."""
-        return self.schedule.most_fits() * max(self._planned(each).draws for each in self.schedule.patterns())
+        return self.schedule.most_fits() * max(self._planned(pattern).draws for pattern in self.schedule.patterns())
 
     def slots_of(self, fit: Fit) -> int:
         """Return the n of a fit, how many slots it may read. Raises Unaffordable if there are none."""
@@ -77,7 +77,7 @@ class OnSchedule(Mechanism):
 
     def fewest_slots(self) -> int:
         """Return the least n of any fit."""
-        return min(self.training.least(each.records) for each in self.schedule.patterns())
+        return min(self.training.least(pattern.records) for pattern in self.schedule.patterns())
 
     @abstractmethod
     def planned_model(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def predictions(
     rows = max(1, _AT_ONCE // max(own.features, len(parameters)))
     starts = range(0, max(1, len(x)), rows)
     pieces = [_of_piece(description, parameters, own(x[start : start + rows])) for start in starts]
-    labels, confidences, shortened = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    labels, confidences, shortened = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
     certain = description["loss"] in PROBABILITIES
     return Predictions(labels=labels, confidences=confidences if certain else None, shortened=shortened)
 

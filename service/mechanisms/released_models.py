@@ -72,7 +72,9 @@ class Models(Protocol):
 
 def version_used(releases: Iterable[Made], first_slot: int) -> int | None:
     """Return the version for a block that begins with that slot; None: there is no model yet."""
-    usable = [(each.time, each.version) for each in releases if each.predicts and each.time <= first_slot]
+    usable = [
+        (release.time, release.version) for release in releases if release.predicts and release.time <= first_slot
+    ]
     return max(usable)[1] if usable else None
 
 

@@ -89,7 +89,7 @@ PRODUCTS_OF_A_DRAW = 1000  # so many take as long as the noise of one entry
 LENGTH = 2
 BIAS = Fraction(1, 4)
 _FIRST = 256  # blocks, after which noise that a block brought is taken back as far as it ever is
-_TWENTIETHS = tuple(Fraction(each, 20) for each in range(4, 31))
+_TWENTIETHS = tuple(Fraction(twentieths, 20) for twentieths in range(4, 31))
 
 
 @lru_cache(maxsize=64)

@@ -57,13 +57,13 @@ def fit_size(plan: Mapping[str, Any], workspace: Workspace = Workspace()) -> Fit
     beside = Workspace() if workspace.small else workspace
     model, fits = plan["model"], plan.get("fits", ())
     rows, columns = model.get("shape") or (1, model.get("cardinality") or 1)
-    stated = [model.get("steps"), model.get("passes"), *(each["noise"].get("steps") for each in fits)]
+    stated = [model.get("steps"), model.get("passes"), *(fit["noise"].get("steps") for fit in fits)]
     return FitSize(
-        records=max((each["records"] * each.get("steps", 1) for each in fits), default=0),
+        records=max((fit["records"] * fit.get("steps", 1) for fit in fits), default=0),
         rows=rows,
         columns=columns,
         encoder=model.get("encoder", {}).get("dimension", 0),
-        passes=max(each or 0 for each in stated),
+        passes=max(steps or 0 for steps in stated),
         descent_passes=model.get("passes") or 0,
         sample=model.get("sample") or 0,
         numbers=beside.numbers,

@@ -122,7 +122,7 @@ def moments_square(
     alike: bool,
 ) -> Fraction:
     """Return the largest squared distance of records of one code (`alike`) or two; see `sufficient_statistics`."""
-    seconds, firsts, labels, counts = (Fraction(each) ** 2 for each in (second, first, label, count))
+    seconds, firsts, labels, counts = (Fraction(part) ** 2 for part in (second, first, label, count))
     inner = Fraction(1) if alike else Fraction(-1, codes - 1)
     across = abs(firsts + inner * labels)
     turned = seconds + across**2 / (4 * seconds) if across <= 2 * seconds else across

@@ -113,25 +113,25 @@ class Continual:
         return (self._base_pattern(), *(self._improving_updates() if self.shares == "improving" else self._updates()))
 
     def _base_pattern(self) -> Pattern:
-        each = "half" if self.currency is Currency.PURE else "a quarter"
+        cost = "half" if self.currency is Currency.PURE else "a quarter"
         if self.shares == "improving":
-            each = f"{self.rule.base(1) / self.rule.base(0)} of the one before, so that its noise falls"
+            cost = f"{self.rule.base(1) / self.rule.base(0)} of the one before, so that its noise falls"
         return Pattern(
             what="base",
-            when=f"at {self.base} records and every doubling, over all records; each doubling costs {each}",
+            when=f"at {self.base} records and every doubling, over all records; each doubling costs {cost}",
             records=self.base,
             share=self.rule.base(0),
             near_origin=True,
         )
 
     def _updates(self) -> tuple[Pattern, ...]:
-        each = "half" if self.currency is Currency.PURE else "a quarter"
+        cost = "half" if self.currency is Currency.PURE else "a quarter"
         return (
             Pattern(
                 what="update",
                 when=(
                     f"every {self.update_every} records after a base; the 1st, 2nd, 4th, 8th … reads all records since "
-                    f"the base, and each doubling costs {each}; the others read the last {self.update_every}"
+                    f"the base, and each doubling costs {cost}; the others read the last {self.update_every}"
                 ),
                 records=self.update_every,
                 share=self.rule.since_base(1, 0),

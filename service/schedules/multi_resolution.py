@@ -67,13 +67,13 @@ class MultiResolution:
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the smallest block, the most costly."""
-        each = "half" if self.currency is Currency.PURE else "a quarter"
+        cost = "half" if self.currency is Currency.PURE else "a quarter"
         return (
             Pattern(
                 what="block",
                 when=(
                     f"every {self.base} records over the last {self.base}, every {2 * self.base} over the last "
-                    f"{2 * self.base}, and so on for every doubling; each doubling costs {each}"
+                    f"{2 * self.base}, and so on for every doubling; each doubling costs {cost}"
                 ),
                 records=self.base,
                 share=self._share(0),

@@ -187,12 +187,12 @@ def _lifetime(schedule: SlidingWindow) -> Lifetime:
         record=worst * block,
         parts=tuple(
             Part(
-                what=f"{_times(len(each))} fitted in a "
+                what=f"{_times(len(charged))} fitted in a "
                 + (f"warm-up over {_plural(size)}" if warming else f"bucket of {_plural(size)}"),
-                fits=len(each),
-                share=sum(each, start=Fraction(0)),
+                fits=len(charged),
+                share=sum(charged, start=Fraction(0)),
             )
-            for (warming, size), each in sorted(shares.items(), reverse=True)
+            for (warming, size), charged in sorted(shares.items(), reverse=True)
         ),
         note=loose if sum(map(sum, shares.values())) < 1 else None,
     )
@@ -201,7 +201,7 @@ def _lifetime(schedule: SlidingWindow) -> Lifetime:
 @lru_cache(maxsize=256)
 def _most_fits(blocks: int, *, warm_up: bool) -> int:
     """Return how many fits read one block at most. The kind does not matter: only how often a block is read."""
-    window = [each for position in range(blocks + _period(blocks) - 1) for each in _buckets(blocks, position)]
+    window = [bucket for position in range(blocks + _period(blocks) - 1) for bucket in _buckets(blocks, position)]
     before = [fit for time in range(1, blocks) for fit in _continual(Currency.PURE, 1).fits(time)] if warm_up else []
     ranges = [*((first, end, 1) for first, end, _ in window), *((fit.start, fit.end, 1) for fit in before)]
     return int(ChargesByRecord.of(ranges).maximum())

@@ -151,7 +151,7 @@ class StreamSchema(Shape):
 
     def names(self) -> Names:
         """Return the names of columns and classes."""
-        return Names(columns=tuple(each.name for each in self.columns or ()), classes=self.class_names or ())
+        return Names(columns=tuple(column.name for column in self.columns or ()), classes=self.class_names or ())
 
     def to_store(self) -> dict[str, Any]:
         """Return what records look like as JSON, as it is stored and hashed."""
@@ -195,13 +195,13 @@ class NewStreamSchema(StreamSchema):
     @classmethod
     def _scales_follow_ranges(cls, value: Any, info: ValidationInfo) -> Any:
         columns = info.data.get("columns")
-        return value if columns is None else scaled_by_ranges(value, [each.range for each in columns])
+        return value if columns is None else scaled_by_ranges(value, [column.range for column in columns])
 
     @field_validator("feature_map")
     @classmethod
     def _standardize_has_numbers(cls, value: Shape | None) -> Shape | None:
         steps = value.maps if isinstance(value, ComposedMap) else [value]
-        if any(isinstance(each, StandardizeMap) and not each.model_fields_set & {"mean", "scale"} for each in steps):
+        if any(isinstance(step, StandardizeMap) and not step.model_fields_set & {"mean", "scale"} for step in steps):
             raise PydanticCustomError(
                 "standardize",
                 "standardize without numbers changes nothing: give it a public mean and scale, one number for all "

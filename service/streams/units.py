@@ -84,7 +84,7 @@ def pseudonym(secret: bytes, identifier: object) -> bytes:
 
 def pseudonyms(secret: bytes, ids: NDArray[np.generic]) -> NDArray[np.uint8]:
     """Return the pseudonyms of units, (records, `PSEUDONYM_BYTES`). ids: see `canonical`, (records,)."""
-    joined = b"".join([pseudonym(secret, each) for each in ids.tolist()])
+    joined = b"".join([pseudonym(secret, identity) for identity in ids.tolist()])
     return np.frombuffer(joined, dtype=np.uint8).reshape(-1, PSEUDONYM_BYTES)
 
 

@@ -93,8 +93,8 @@ class Hindsight:
         lost = self._lost(plays, after)
         best = [self.best(records) for records in after]
         return [
-            Regret(records=records, value=total - each.loss, gap=each.gap)
-            for records, total, each in zip(after, lost, best, strict=True)
+            Regret(records=records, value=total - optimum.loss, gap=optimum.gap)
+            for records, total, optimum in zip(after, lost, best, strict=True)
         ]
 
     def best(self, records: int) -> Best:

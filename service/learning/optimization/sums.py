@@ -186,7 +186,7 @@ class SummedObjective:
 
     def _doubles(self, total: Partial) -> Floats:
         """Return the sums as the nearest doubles."""
-        return np.ldexp([float(each) for each in total.sums], self.exponent).reshape(self.center.shape)
+        return np.ldexp([float(cell) for cell in total.sums], self.exponent).reshape(self.center.shape)
 
 
 def _rounded(values: Floats, exponent: int) -> tuple[int, ...]:

@@ -138,9 +138,9 @@ class ActiveLearning(LinearMechanism):
         """
         batch, number = (
             Batch.of(chain),
-            max((each.number for each in chain if isinstance(each, StatePart)), default=0) + 1,
+            max((item.number for item in chain if isinstance(item, StatePart)), default=0) + 1,
         )
-        weights = next((each.parameters for each in chain if isinstance(each, Model)), self.origin)
+        weights = next((item.parameters for item in chain if isinstance(item, Model)), self.origin)
         if self._closed(batch):  # its labels were asked for
             return self._learnt(batch, (), weights, next_version, number, read)
         seen, requested = batch.seen, len(batch.selected)
@@ -154,7 +154,7 @@ class ActiveLearning(LinearMechanism):
             batch = Batch(start=batch.seen, seen=batch.seen)
         return Step(
             releases=(),
-            chain=(*(each for each in chain if isinstance(each, Model)), batch.part(number)),
+            chain=(*(item for item in chain if isinstance(item, Model)), batch.part(number)),
             charges=charges,
             reached=batch.seen,
             asks=asks,
@@ -234,7 +234,7 @@ class ActiveLearning(LinearMechanism):
             if records.pattern is not None:
                 whose.append(records.pattern.pseudonyms[near - first])
             slots = slots[near.size :]
-        x, y = (np.concatenate([getattr(each, name) for each in parts]) for name in ("x", "y"))
+        x, y = (np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y"))
         if not whose:
             return Records(x=x, y=y), len(selected)
         units, places = distinct(np.concatenate(whose))

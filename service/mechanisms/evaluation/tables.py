@@ -94,17 +94,17 @@ class ClassCounts:
         y = np.where(known, labels, 0).astype(np.int64)
         counts = np.zeros(self.size, dtype=np.int64)
         rights: list[NDArray[np.bool_] | None] = []
-        for number, each in enumerate(predictions):
-            if each is None:
+        for number, model in enumerate(predictions):
+            if model is None:
                 rights.append(None)
                 continue
-            predicted, bins = self._cells(each)
+            predicted, bins = self._cells(model)
             right = predicted == y
             rights.append(right)
             table, calibration = self._places(number)
             counts[table] = np.bincount((y * self.classes + predicted)[known], minlength=self.classes**2)
             if self.shortened:
-                counts[number - self.publications] = each.count_shortened(known)
+                counts[number - self.publications] = model.count_shortened(known)
             if bins is not None and self.bins:
                 counts[calibration] = np.bincount(
                     (2 * bins + np.where(right, _RIGHT, _WRONG))[known], minlength=2 * BINS
@@ -116,16 +116,16 @@ class ClassCounts:
                 counts[place] = [(first & ~second & known).sum(), (second & ~first & known).sum()]
         return counts
 
-    def _cells(self, each: Predictions) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    def _cells(self, predictions: Predictions) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
         """Return the predicted class and the bin of each slot; class 0 and bin 0 where a prediction is none."""
-        labels = each.labels.astype(np.float64)
+        labels = predictions.labels.astype(np.float64)
         usable = np.isfinite(labels) & (labels >= 0) & (labels < self.classes)
-        if each.confidences is not None:
-            usable &= np.isfinite(each.confidences)
+        if predictions.confidences is not None:
+            usable &= np.isfinite(predictions.confidences)
         predicted = np.where(usable, labels, 0).astype(np.int64)
-        if each.confidences is None:
+        if predictions.confidences is None:
             return predicted, None
-        above = np.where(usable, each.confidences, 0.0) * self.classes - 1.0
+        above = np.where(usable, predictions.confidences, 0.0) * self.classes - 1.0
         bins = np.clip(np.floor(above * (BINS / (self.classes - 1))), 0, BINS - 1).astype(np.int64)
         return predicted, bins
 
@@ -206,13 +206,13 @@ class ErrorSums:
         known = np.isfinite(labels)
         y = labels[known].astype(np.float64)
         counts = np.zeros(self.size, dtype=np.int64)
-        for number, each in enumerate(predictions):
-            if each is not None:
+        for number, model in enumerate(predictions):
+            if model is not None:
                 with np.errstate(over="ignore", invalid="ignore"):
-                    share = np.abs(y - each.labels[known].astype(np.float64)) / (2.0 * self.bound)
+                    share = np.abs(y - model.labels[known].astype(np.float64)) / (2.0 * self.bound)
                 counts[2 * number : 2 * number + 2] = _sums(np.where(share <= 1.0, share, 1.0))
                 if self.shortened:
-                    counts[2 * self.publications + number] = UNIT * each.count_shortened(known)
+                    counts[2 * self.publications + number] = UNIT * model.count_shortened(known)
         if self.moments:
             target = np.clip(y, -self.bound, self.bound) / self.bound
             counts[-2:] = [_units((target + 1.0) / 2.0), _units(target**2)]

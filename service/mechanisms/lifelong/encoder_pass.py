@@ -199,11 +199,11 @@ def gradients_of(encoder: Encoder) -> Callable[[Floats, Floats, Floats], Floats]
     def product(weights: Any, row: Any, slopes: Any) -> Any:
         return jnp.vdot(encoder.scores(weights, row, jnp), slopes)
 
-    each = jax.jit(jax.vmap(jax.grad(product), (None, 0, 0)))
+    per_record = jax.jit(jax.vmap(jax.grad(product), (None, 0, 0)))
 
     def gradients(weights: Floats, here: Floats, slopes: Floats) -> Floats:
         with np.errstate(all="ignore"):
             single = [values.astype(np.float32) for values in (weights, here, slopes)]
-        return np.asarray(each(*single), dtype=np.float64)
+        return np.asarray(per_record(*single), dtype=np.float64)
 
     return gradients

@@ -91,7 +91,7 @@ class Lifelong(LinearMechanism):
         place, slots = self.schedule.place(fit.start), self.slots_of(fit)
         perturbation = self.noise_of_batches()
         parts = parts_of(chain, self.learner.remembers(perturbation, place))
-        encoders = [each for each in chain if isinstance(each, Model)]
+        encoders = [item for item in chain if isinstance(item, Model)]
         records = read(fit.start, fit.end)
         state, model = self.learner.advance(
             tuple(part.values for part in parts),
@@ -169,7 +169,7 @@ class Lifelong(LinearMechanism):
         records = read(fit.start, fit.end)
         of_steps = None
         if records.units is not None:  # a record is a part of its unit by the step, which the whole range can't tell
-            of_steps = [read(*each) for each in learnt.batches(fit.start)]
+            of_steps = [read(*batch) for batch in learnt.batches(fit.start)]
             records = replace(_one_after_another(of_steps), units=records.units)
         perturbation = learnt.perturbation(self.currency, charge)
         linear = super().model_description()
@@ -185,7 +185,7 @@ class Lifelong(LinearMechanism):
                 fit.start,
                 perturbation,
                 self.training,
-                None if of_steps is None else [each.units or 0 for each in of_steps],
+                None if of_steps is None else [summed.units or 0 for summed in of_steps],
             ),
             perturbation=perturbation,
             charge=charge,
@@ -242,7 +242,7 @@ class Lifelong(LinearMechanism):
 def _one_after_another(parts: Sequence[Records]) -> Records:
     """Return the records of neighbouring ranges, each with its part of its unit in its own range."""
     x, y, slots, weights = (
-        np.concatenate([getattr(each, name) for each in parts]) for name in ("x", "y", "slots", "weights")
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y", "slots", "weights")
     )
     return Records(x=x, y=y, slots=slots, weights=weights, units=0)
 

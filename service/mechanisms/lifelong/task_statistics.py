@@ -199,10 +199,10 @@ class TaskStatistics(Statistics):
         """Return the tasks' models, one below the other, and below them each task's scores: see the module."""
         total = sum(tasks[1:], start=tasks[0])
         center = self._joint(total, origin, perturbation) if self.near == "shared" else origin
-        models = [self._joint(each, center, perturbation) for each in tasks]
+        models = [self._joint(task, center, perturbation) for task in tasks]
         slots, batches = _sizes(total)
         second, _ = self.sums(total[:-_SIZES], slots)
-        firsts = np.array([self.sums(each[:-_SIZES], _sizes(each)[0])[0][-1] for each in tasks])
+        firsts = np.array([self.sums(task[:-_SIZES], _sizes(task)[0])[0][-1] for task in tasks])
         codes = firsts - firsts.mean(axis=0)
         scores = self.minimiser(second, codes, slots, self.pull(perturbation, slots, batches), 0.0 * codes, self.codes)
         return np.vstack((*models, scores))
@@ -230,7 +230,7 @@ class TaskStatistics(Statistics):
             _, vectors = np.linalg.eigh(means.second)
             encoder, classifier = vectors[:, -self.codes :], np.zeros((self.shape[0], self.codes))
         _, curvature = self.expansion
-        steepest = max(_longest(each.second) + each.pulled for each in (means, remembered) if each is not None)
+        steepest = max(_longest(step.second) + step.pulled for step in (means, remembered) if step is not None)
         for _ in range(epochs):
             gradient = self.gradient(encoder, classifier, means)
             longest, widest = _longest(encoder.T @ encoder), _longest(classifier @ classifier.T)

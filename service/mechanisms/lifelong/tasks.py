@@ -70,7 +70,7 @@ class Tasks:
         repeated = (record - self._starts[listed]) // length  # 0 but for the last one listed
         begin = self._starts[listed] + repeated * length
         batch = ((record - begin + 1) * batches - 1) // length
-        start, end = (begin + length * each // batches for each in (batch, batch + 1))
+        start, end = (begin + length * number // batches for number in (batch, batch + 1))
         number = self._numbers[listed] + repeated * batches + batch
         return Place(number=number, task=listed + repeated, batch=batch, batches=batches, start=start, end=end)
 

@@ -112,7 +112,7 @@ class Opened:
 
 def opened(chain: Sequence[CarriedState]) -> Opened | None:
     """Return the open instance that earlier steps left; None: it is frozen. Raises StateLost if they left neither."""
-    parts = [each for each in chain if isinstance(each, StatePart)]
+    parts = [item for item in chain if isinstance(item, StatePart)]
     if len(parts) != 1 or parts[0].values.size not in (0, 5):
         raise StateLost("its threshold is not there, and can't be drawn again")
     part = parts[0]
@@ -359,7 +359,7 @@ class LinearQueries(Mechanism):
                 },
             },
             "hits": self.hits or self.reckoned_hits,
-            "records_needed": [{"queries": each, "records": self.records_needed(each)} for each in promised],
+            "records_needed": [{"queries": count, "records": self.records_needed(count)} for count in promised],
             **self._warning(),
             "lifetime": {
                 "record": 0,

@@ -73,10 +73,10 @@ class OnlineLeader(LinearMechanism):
         perturbation = self._noise(number)
         state: State = tuple(part.values for part in parts) or self.learner.start(self.origin)
         ranges = self._ranges(fit)
-        slots = [self.slots_of(each) for each in ranges]
+        slots = [self.slots_of(part) for part in ranges]
         present = read(fit.start, fit.end)
-        for index, (each, n) in enumerate(zip(ranges, slots, strict=True)):
-            own = present if self.steps == 1 else present.between(each.start, each.end, fit.start, fit.end)
+        for index, (part, n) in enumerate(zip(ranges, slots, strict=True)):
+            own = present if self.steps == 1 else present.between(part.start, part.end, fit.start, fit.end)
             state = self.learner.advance(state, own, n, self.origin, perturbation, number + index)
         release = Release(
             version=next_version,

@@ -56,7 +56,7 @@ def scales(counts: NDArray[np.number], records: int) -> tuple[Floats, Floats]:
 
     counts: noisy, (d, CELLS), of n = `records` slots.
     """
-    both = np.array([_scale(_projected(each, records)) for each in counts])
+    both = np.array([_scale(_projected(row, records)) for row in counts])
     return both[:, 0], both[:, 1]
 
 
@@ -65,8 +65,8 @@ def full_scales(counts: NDArray[np.number], records: int, deviation: float) -> S
 
     deviation: the standard deviation of the noise in a count.
     """
-    shares = [_believed(each, records, deviation) for each in counts]
-    both = np.array([_widened(each) for each in shares])
+    shares = [_believed(row, records, deviation) for row in counts]
+    both = np.array([_widened(row) for row in shares])
     center, factor = both[:, 0], both[:, 1]
     gain = _gain(np.array(shares) / records, center[:, None], factor[:, None])
     return Scaling(center=center, factor=factor * gain, limit=LIMIT * gain)

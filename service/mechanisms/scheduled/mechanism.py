@@ -79,7 +79,7 @@ class Fitting(OnSchedule):
         self, time: int, chain: Sequence[CarriedState], next_version: int, read: Callable[[int, int], Records]
     ) -> Step:
         """Fit and release what the schedule has for `time`, in order."""
-        models = [each for each in chain if isinstance(each, Model)]
+        models = [item for item in chain if isinstance(item, Model)]
         releases: list[Release] = []
         for fit in self.schedule.fits(time):
             parent = self._parent(fit, models)

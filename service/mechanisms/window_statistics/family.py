@@ -54,7 +54,7 @@ def build(settings: WindowStatisticsMechanism, context: BuildContext) -> WindowS
 def _candidates(settings: WindowStatisticsMechanism, learner: WindowModel) -> tuple[WindowModel, ...]:
     """Return the candidates of a window. Raises Refused."""
     named = settings.candidates or ()
-    if any((each.blocks or 1) > settings.blocks for each in named):
+    if any((candidate.blocks or 1) > settings.blocks for candidate in named):
         raise Refused(
             "mechanism.candidates",
             f"a candidate may be of at most {settings.blocks} blocks, as many as are remembered: make blocks larger",
@@ -64,7 +64,9 @@ def _candidates(settings: WindowStatisticsMechanism, learner: WindowModel) -> tu
             "mechanism.candidates",
             f"their models are {numbers} numbers, and a release carries at most {MAX_CANDIDATE_NUMBERS}: name fewer",
         )
-    return tuple(replace(learner, blocks=each.blocks or settings.blocks, ridge=each.ridge) for each in named)
+    return tuple(
+        replace(learner, blocks=candidate.blocks or settings.blocks, ridge=candidate.ridge) for candidate in named
+    )
 
 
 _KIND = {"kind": "window_statistics"}

@@ -110,14 +110,14 @@ class WindowStatistics(LinearMechanism):
         if not candidates:
             return described
         listed = [
-            {**each, "parameters": parameters.tolist()}
-            for each, parameters in zip(self._candidates(), candidates, strict=True)
+            {**candidate, "parameters": parameters.tolist()}
+            for candidate, parameters in zip(self._candidates(), candidates, strict=True)
         ]
         return (described or self.model_description()) | {"candidates": listed}
 
     def _candidates(self) -> list[dict[str, Any]]:
         """Return the settings of the candidates as JSON."""
-        return [{"blocks": each.blocks, "ridge": each.ridge} for each in self.learner.candidates]
+        return [{"blocks": candidate.blocks, "ridge": candidate.ridge} for candidate in self.learner.candidates]
 
     def _perturbation(self, fit: Fit) -> NoisyStatistics:
         return self.learner.perturbation(self.currency, self._charge(fit.share), fit.end - fit.start)
@@ -133,8 +133,8 @@ class WindowStatistics(LinearMechanism):
             return model.pull(perturbation, slots * model.blocks, 4 * model.blocks)
 
         candidates = [
-            each | {"ridge": pull(model)}
-            for each, model in zip(self._candidates(), self.learner.candidates, strict=True)
+            candidate | {"ridge": pull(model)}
+            for candidate, model in zip(self._candidates(), self.learner.candidates, strict=True)
         ]
         return [
             {

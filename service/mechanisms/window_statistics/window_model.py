@@ -69,7 +69,7 @@ class WindowModel(Statistics):
         if records.units is not None:  # their number goes with the estimate: blocks may have one more than another
             estimate = np.append(estimate, records.units)
         window = (*state[:older], estimate)
-        models = tuple(each.model(window, n, origin, perturbation, step) for each in (self, *self.candidates))
+        models = tuple(candidate.model(window, n, origin, perturbation, step) for candidate in (self, *self.candidates))
         return (*window[len(window) - min(len(window), self.blocks - 1) :], *memory), models
 
     def model(self, estimates: State, n: int, origin: Floats, perturbation: NoisyStatistics, step: int) -> Floats:

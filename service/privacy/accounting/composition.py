@@ -263,7 +263,7 @@ def align(
             here = next(left, None)
         while there is not None and there[1] <= start:
             there = next(right, None)
-        losses = [each[2] if each is not None and each[0] <= start else PrivacyLoss() for each in (here, there)]
+        losses = [piece[2] if piece is not None and piece[0] <= start else PrivacyLoss() for piece in (here, there)]
         together.append((start, end, losses[0], losses[1]))
     return together
 
@@ -286,12 +286,12 @@ def worst_from(ranges: Iterable[Range]) -> list[tuple[int, PrivacyLoss]]:
     Returns (first record, loss). ranges: in order, covering [0, ∞).
     """
     stairs: list[tuple[int, PrivacyLoss]] = []  # as far as seen
-    for each in ranges:
+    for stretch in ranges:
         raised: list[tuple[int, PrivacyLoss]] = []
-        while stairs and not stairs[-1][1].covers(each.reserved):
+        while stairs and not stairs[-1][1].covers(stretch.reserved):
             begins, before = stairs.pop()
-            raised.append((begins, before.at_least(each.reserved)))
-        for begins, loss in (*reversed(raised), (each.start, each.reserved)):
+            raised.append((begins, before.at_least(stretch.reserved)))
+        for begins, loss in (*reversed(raised), (stretch.start, stretch.reserved)):
             if not stairs or stairs[-1][1] != loss:
                 stairs.append((begins, loss))
     return stairs
@@ -342,12 +342,12 @@ def tightest_epsilon(holdings: Iterable[Holding], basic: PrivacyLoss) -> Tighter
     at least that of any one record.
     """
     pure = zcdp = gaussian = Fraction(0)
-    for each in holdings:
-        if each.currency is Currency.PURE:
-            pure += each.pure
-            zcdp += each.capacity**2 / 2
+    for holding in holdings:
+        if holding.currency is Currency.PURE:
+            pure += holding.pure
+            zcdp += holding.capacity**2 / 2
         else:
-            gaussian += each.capacity
+            gaussian += holding.capacity
     zcdp += gaussian
     bounds: list[tuple[Fraction, Literal["sum", "zcdp", "pure_plus_gaussian"]]] = [(basic.epsilon, "sum")]
     if gaussian and basic.delta:

@@ -98,12 +98,12 @@ class FitSize:
 
         Estimates of fits only order work: a record that somebody changed is found where charges are looked at.
         """
-        names = [each.name for each in fields(cls)]
+        names = [field.name for field in fields(cls)]
         sizes = content if isinstance(content, dict) else {}
         return cls(**{name: size if isinstance(size := sizes.get(name), int) else 0 for name in names})
 
 
-_OPTIONAL = {each.name for each in fields(FitSize) if each.default == 0}
+_OPTIONAL = {field.name for field in fields(FitSize) if field.default == 0}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,7 +135,9 @@ class BasicLedger(_Ledger):
 
     def worst_from(self, slot: int) -> PrivacyLoss:
         """Return the largest ε and the largest δ that count on any slot from this one on."""
-        counted = [(start, end, each.loss) for each in self.publications for start, end in _whole(each)]
+        counted = [
+            (start, end, publication.loss) for publication in self.publications for start, end in _whole(publication)
+        ]
         return PrivacyLoss(
             epsilon=ChargesByRecord.of((start, end, loss.epsilon) for start, end, loss in counted).maximum(slot),
             delta=ChargesByRecord.of((start, end, loss.delta) for start, end, loss in counted).maximum(slot),
@@ -143,7 +145,10 @@ class BasicLedger(_Ledger):
 
     def spent(self, slots: Collection[int]) -> PrivacyLoss:
         """Return what a unit with these counting slots has lost so far: a sum over publications, for reading."""
-        return sum((self._lost(each, each.charged(slots)) for each in self.publications), start=PrivacyLoss())
+        return sum(
+            (self._lost(publication, publication.charged(slots)) for publication in self.publications),
+            start=PrivacyLoss(),
+        )
 
     def _lost(self, publication: Publication, charged: Fraction) -> PrivacyLoss:
         if publication.kind is Currency.PURE or not charged:
@@ -177,7 +182,9 @@ class ZcdpLedger(_Ledger):
 
     def worst_from(self, slot: int) -> Fraction:
         """Return the most that counts on any slot from this one on, in ρ."""
-        return ChargesByRecord.of(piece for each in self.publications for piece in self._counted(each)).maximum(slot)
+        return ChargesByRecord.of(
+            piece for publication in self.publications for piece in self._counted(publication)
+        ).maximum(slot)
 
     def spent(self, slots: Collection[int]) -> Fraction:
         """Return a ρ that bounds what a unit with these counting slots has lost so far."""
@@ -186,7 +193,7 @@ class ZcdpLedger(_Ledger):
 
     def spent_by_slot(self) -> ChargesByRecord:
         """Return what charges count on every slot: what a unit has lost whose m slots are all charged so."""
-        return ChargesByRecord.of(piece for each in self.publications for piece in self._charged(each))
+        return ChargesByRecord.of(piece for publication in self.publications for piece in self._charged(publication))
 
     def _counted(self, publication: Publication) -> Iterator[tuple[int, int | None, Fraction]]:
         if publication.running:

@@ -174,7 +174,9 @@ class Blt:
 
     def __post_init__(self) -> None:
         fits = len(self.decays) == len(self.scales) >= 1 and self.steps >= 1
-        if not (fits and all(0 < each < 1 for each in self.decays) and min(self.scales) > 0 and sum(self.scales) <= 1):
+        if not (
+            fits and all(0 < decay < 1 for decay in self.decays) and min(self.scales) > 0 and sum(self.scales) <= 1
+        ):
             raise ValueError("a BLT factor needs as many scales, of sum 1 at most, as decays, all in (0, 1)")
         if len(self.decays) > _MAX_DECAYS:  # the exact cost of many takes for ever
             raise ValueError(f"a BLT factor has at most {_MAX_DECAYS} decays")
@@ -188,12 +190,14 @@ class Blt:
         """
         decays, scales = _SHORT if decay <= 1.0 - 2.0**-8 else _LONG
         return Blt(
-            decays=tuple(each * decay for each in decays), scales=tuple(each * decay for each in scales), steps=2**16
+            decays=tuple(number * decay for number in decays),
+            scales=tuple(number * decay for number in scales),
+            steps=2**16,
         )
 
     @cached_property
     def column(self) -> Column:
-        decays, scales = [Fraction(each) for each in self.decays], [Fraction(each) for each in self.scales]
+        decays, scales = [Fraction(number) for number in self.decays], [Fraction(number) for number in self.scales]
         pairs = list(zip(decays, scales, strict=True))
         square = 1 + sum((a * b / (1 - x * y) for x, a in pairs for y, b in pairs), start=Fraction(0))
         rounding = sum(
@@ -209,7 +213,7 @@ class Blt:
     @cached_property
     def _reaches(self) -> tuple[float, ...]:
         """r_j: the spread of s_j if the noise were independent, which is more than it has."""
-        return tuple(1.0 / math.sqrt(1.0 - each * each) for each in self.decays)
+        return tuple(1.0 / math.sqrt(1.0 - decay * decay) for decay in self.decays)
 
     def remembers(self, step: int) -> int:
         return len(self.decays) if step else 0
@@ -301,7 +305,7 @@ class Correlated:
         values: v_t, (dimension,), ‖v_t‖ ≤ V. step: its number in the run; memory: what the step before returned. Both
         results are lost together or kept together: a step that is run twice is charged twice.
         """
-        if [each.shape for each in memory] != [values.shape] * self.factor.remembers(step):
+        if [array.shape for array in memory] != [values.shape] * self.factor.remembers(step):
             raise ValueError("what is remembered is not of this step")
         released = noises.add(values - self.factor.carried(memory, step), self.noise)
         limit = math.ldexp(self.noise.grid, _RANGE_BITS)

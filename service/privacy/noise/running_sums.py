@@ -94,7 +94,7 @@ def of(described: Mapping[str, Any]) -> Factor:
         case Toeplitz.kind:
             return Toeplitz(bands=_whole(described["bands"]), decay=described["decay"])
         case Blt.kind:
-            decays, scales = (tuple(float(each) for each in described[name]) for name in ("decays", "scales"))
+            decays, scales = (tuple(float(number) for number in described[name]) for name in ("decays", "scales"))
             return Blt(decays=decays, scales=scales, steps=_whole(described["steps"]))
         case Tree.kind:
             return Tree(steps=_whole(described["steps"]))

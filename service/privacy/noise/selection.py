@@ -153,7 +153,7 @@ class Exponential:
 def _loss(selection: Exponential) -> Fraction:
     """Return its loss; the same again is asked at every update, and takes as long as half of one."""
     epsilon, farthest = selection.epsilon, selection.norm_bound
-    q_max, q_min = (enclosed_exp(selection.exponent(each), _DIGITS) for each in (selection.threshold, farthest))
+    q_max, q_min = (enclosed_exp(selection.exponent(distance), _DIGITS) for distance in (selection.threshold, farthest))
     return max(Fraction(epsilon), log_above((1 - q_min[0]) / (1 - q_max[1]), _DIGITS))
 
 

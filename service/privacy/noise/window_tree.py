@@ -121,8 +121,8 @@ class WindowTree:
             return ()
         noisy = self.cover(step - 1)
         exact = [(i, i + 1) for i in range(self.declassified(step - 1), step)] if self.expiry == "leaf" else noisy
-        each = [*((False, node) for node in exact), *((True, node) for node in noisy)]
-        return tuple(sorted(each, key=lambda one: (self._first(one[1]) if one[0] else one[1][1] - 1, *one)))
+        nodes = [*((False, node) for node in exact), *((True, node) for node in noisy)]
+        return tuple(sorted(nodes, key=lambda one: (self._first(one[1]) if one[0] else one[1][1] - 1, *one)))
 
     def remembers(self, step: int) -> int:
         """Return how many vectors are remembered when this step begins."""
@@ -164,7 +164,7 @@ class Windowed:
         results are lost together or kept together: a step that is run twice is charged twice.
         """
         tree = self.factor
-        if [each.shape for each in memory] != [values.shape] * tree.remembers(step):
+        if [array.shape for array in memory] != [values.shape] * tree.remembers(step):
             raise ValueError("what is remembered is not of this step")
         *stored, clear = memory or (np.zeros(values.shape),)
         known = dict(zip(tree.remembered(step), stored, strict=True))

@@ -65,7 +65,7 @@ def _usual(body: bytes, layout: RecordLayout) -> Read | None:
         units = document["unit"].as_list()
         brackets += 1
     # The buffers are flat: an array nested where a number belongs would show only in the number of brackets.
-    lengths = {len(each) for each in numbers.values()} | ({len(units)} if units is not None else set())
+    lengths = {len(column) for column in numbers.values()} | ({len(units)} if units is not None else set())
     usual = usual and len(lengths) == 1 and count(body, "[") == brackets
     return (numbers, units) if usual else None
 
@@ -77,7 +77,7 @@ def _named(body: bytes, layout: RecordLayout) -> Read | None:
         return None
     units = document["unit"].as_list() if layout.units else None
     numbers = {name: read_fast(name, document[name], layout) for name in layout.column_names if name != "unit"}
-    lengths = {len(each) for each in numbers.values()} | ({len(units)} if units is not None else set())
+    lengths = {len(column) for column in numbers.values()} | ({len(units)} if units is not None else set())
     return (numbers, units) if len(lengths) == 1 else None
 
 

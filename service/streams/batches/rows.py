@@ -37,10 +37,10 @@ def _usual(body: bytes, layout: RecordLayout) -> Read | None:
         if len(row) != len(names):
             return None
         if has_x:
-            each = row["x"]
-            if len(each) != features:
+            values = row["x"]
+            if len(values) != features:
                 return None
-            x.append(each.as_buffer(of_type="d"))
+            x.append(values.as_buffer(of_type="d"))
         if has_y:
             y.append(row["y"])
     if not set(map(type, y)) <= {int, float}:
@@ -66,7 +66,7 @@ def _named(body: bytes, layout: RecordLayout) -> Read | None:
 def _ids(rows: Any) -> list[Any]:
     """Return the ids of units. ValueError: a line may have ended within one, and begun again as a record does."""
     ids = [row["unit"] for row in rows]
-    if any("},{" in each for each in ids if isinstance(each, str)):
+    if any("},{" in identity for identity in ids if isinstance(identity, str)):
         raise ValueError
     return ids
 

@@ -113,9 +113,9 @@ class HashedText:
             hashed: list[bytes] = []
             for start, text in zip(starts, texts, strict=True):
                 for token in self._tokens(text):
-                    each = start.copy()
-                    each.update(token.encode(errors="surrogatepass"))
-                    hashed.append(each.digest())
+                    digest = start.copy()
+                    digest.update(token.encode(errors="surrogatepass"))
+                    hashed.append(digest.digest())
                 if len(hashed) >= _COUNTED_AT_ONCE:
                     counts[row] += self._counted(hashed)
                     hashed = []

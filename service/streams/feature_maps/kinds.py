@@ -78,8 +78,8 @@ def build(description: Mapping[str, Any] | None, features: int) -> FeatureMap:
         return _without_steps(features)
     steps: list[Step] = []
     size = features
-    for each in steps_of(description):
-        step = _step(each, size)
+    for settings in steps_of(description):
+        step = _step(settings, size)
         if steps and isinstance(step, HashedText):
             raise ValueError("texts can only be hashed by the first map")
         steps.append(step)

@@ -24,8 +24,8 @@ def scaled_by_ranges(
     """
     if not any(ranges):
         return feature_map
-    middles = tuple(0.0 if each is None else (each[0] + each[1]) / 2 for each in ranges)
-    halves = tuple(1.0 if each is None else (each[1] - each[0]) / 2 for each in ranges)
+    middles = tuple(0.0 if bounds is None else (bounds[0] + bounds[1]) / 2 for bounds in ranges)
+    halves = tuple(1.0 if bounds is None else (bounds[1] - bounds[0]) / 2 for bounds in ranges)
     scales = StandardizeMap(kind="standardize", mean=middles, scale=halves)
     if feature_map is None:
         return scales

@@ -103,7 +103,7 @@ def a_budget_in_rho_that_asks_publications_in_the_place_of_records() -> None:
     from service.privacy.accounting import composition
 
     everywhere = "[Range(start=0, end=None, spent=PrivacyLoss(), reserved=worst(each.reserved for each in ranges))]"
-    rewrite(composition.worst_from, ("for each in ranges:", f"for each in {everywhere}:"))
+    rewrite(composition.worst_from, ("for stretch in ranges:", f"for stretch in {everywhere}:"))
 
 
 @bug("tests/privacy/test_budget.py::test_a_publication_by_its_epsilon_and_delta_reserves_their_rho")
