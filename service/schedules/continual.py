@@ -35,7 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Continual:
-    """Algorithm 4, with one of three ways to divide the budget of the currency `kind`."""
+    """Algorithm 4, with one of three ways to divide the budget of the currency `kind`.
+
+    Fit a base at 16 records, then updates over the 4 newest and over all 8 since the base:
+
+    >>> schedule = Continual(currency=Currency.PURE, base=8, update_every=4)
+    >>> [(fit.start, fit.end, str(fit.share)) for time in (16, 20, 24) for fit in schedule.fits(time)]
+    [(0, 16, '1/4'), (16, 20, '1/2'), (16, 24, '1/4')]
+    """
 
     currency: Currency
     base: int

@@ -44,7 +44,12 @@ _CONTEXT = Context(prec=32, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 @dataclass(frozen=True, kw_only=True)
 class ImprovingBlackBox(BlackBox):
-    """BBImprover."""
+    """BBImprover: fit all records so far at `first` records, then after every `every` more.
+
+    >>> schedule = ImprovingBlackBox(currency=Currency.PURE, first=100, every=50, exponent=Decimal("1.5"))
+    >>> [schedule.next_time(after) for after in (0, 100, 150)]
+    [100, 150, 200]
+    """
 
     every: int
     exponent: Decimal

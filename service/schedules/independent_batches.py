@@ -15,7 +15,14 @@ from service.schedules.schedule import Fit, Lifetime, Part, Pattern
 
 @dataclass(frozen=True, kw_only=True)
 class IndependentBatches:
-    """A model per batch of `batch` records."""
+    """Fit a model per batch of `batch` records, once each.
+
+    >>> schedule = IndependentBatches(batch=100)
+    >>> [schedule.next_time(after) for after in (0, 99, 100)]
+    [100, 100, 200]
+    >>> [(fit.start, fit.end, str(fit.share)) for fit in schedule.fits(200)]
+    [(100, 200, '1')]
+    """
 
     batch: int
     warm_start: bool = False

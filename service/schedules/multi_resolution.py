@@ -27,7 +27,12 @@ from service.schedules.schedule import MAX_RECORDS, Fit, Lifetime, Part, Pattern
 
 @dataclass(frozen=True, kw_only=True)
 class MultiResolution:
-    """Algorithm 2 at equal noise, in the currency `kind`."""
+    """Algorithm 2 at equal noise, in the currency `kind`.
+
+    >>> schedule = MultiResolution(currency=Currency.PURE, base=8)
+    >>> [(fit.start, fit.end, str(fit.share)) for fit in schedule.fits(32)]
+    [(24, 32, '1/2'), (16, 32, '1/4'), (0, 32, '1/8')]
+    """
 
     currency: Currency
     base: int

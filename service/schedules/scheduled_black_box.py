@@ -38,7 +38,12 @@ from service.schedules.schedule import MAX_RECORDS
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledBlackBox(BlackBox):
-    """BBScheduler."""
+    """BBScheduler: fit all records so far at times that grow by the factor 1 + `growth`.
+
+    >>> schedule = ScheduledBlackBox(currency=Currency.PURE, first=100, growth=Fraction(1, 2))
+    >>> [schedule.next_time(after) for after in (0, 100, 150)]
+    [100, 150, 225]
+    """
 
     growth: Fraction
 

@@ -61,7 +61,14 @@ Rule = Literal["equal", "paper"]
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingWindow:
-    """Algorithm 5 for any number of blocks, in the currency `kind`."""
+    """Algorithm 5 for any number of blocks, in the currency `kind`.
+
+    Fit the two newest of three blocks near nothing, then the oldest near that model; a block later only the newest:
+
+    >>> schedule = SlidingWindow(currency=Currency.PURE, block=2, blocks=3)
+    >>> [(fit.start, fit.end, str(fit.share)) for time in (6, 8) for fit in schedule.fits(time)]
+    [(2, 6, '1/3'), (0, 2, '2/3'), (6, 8, '2/3')]
+    """
 
     currency: Currency
     block: int

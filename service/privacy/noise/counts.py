@@ -54,7 +54,12 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class CountNoise:
-    """Independent noise of one scale in each of `dimension` counts."""
+    """Independent noise of one scale in each of `dimension` counts.
+
+    >>> noise = CountNoise(currency=Currency.PURE, scale=4.0, dimension=3)
+    >>> noise.cost(Change(counts=2, largest=1))  # ε, where one record moves two counts by 1
+    Fraction(1, 2)
+    """
 
     currency: Currency
     scale: float

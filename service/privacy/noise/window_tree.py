@@ -73,7 +73,14 @@ _LEAST_GRID = -1000
 
 @dataclass(frozen=True, kw_only=True)
 class WindowTree:
-    """Which vectors are declassified when, and which nodes hold the others; public."""
+    """Which vectors are declassified when, and which nodes hold the others; public.
+
+    >>> tree = WindowTree(window=4, expiry="block")
+    >>> [tree.declassified(step) for step in range(1, 9)]
+    [0, 0, 0, 0, 0, 0, 4, 4]
+    >>> tree.cover(7)
+    ((4, 8),)
+    """
 
     kind: ClassVar[str] = "window_tree"
     steps: ClassVar[int | None] = None
