@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class MeasuredLine:
     """A line of the table of accuracies on the three streams; measured.toml describes its fields."""
 
     title: str
@@ -54,7 +54,7 @@ class Offer:
 FILE = Path(__file__).with_suffix(".toml")
 _TABLE = tomllib.loads(FILE.read_text())
 STREAMS: list[str] = _TABLE["streams"]
-LINES = [Line(**line) for line in _TABLE["lines"]]
+LINES = [MeasuredLine(**line) for line in _TABLE["lines"]]
 OFFERS = [Offer(**offer) for offer in _TABLE["offers"]]
 _MEASUREMENT = (
     "Accuracy of the latest release on the next records of three streams that drift, a release after every block, "
