@@ -8,7 +8,7 @@ from service.inputs.refused import Refused
 from service.mechanisms.family import MechanismFamily
 from service.mechanisms.preparation.mechanism import Preparation
 from service.mechanisms.preparation.settings import PreparationMechanism
-from service.mechanisms.preparation.whitening import MAX_FEATURES as MOST_WHITENED
+from service.mechanisms.preparation.whitening import MAX_FEATURES as MAX_WHITENED
 from service.mechanisms.preparation.whitening import Whitening
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ def build(settings: PreparationMechanism, context: BuildContext) -> MapOfFirstRe
         return Preparation(
             records=settings.records, feature_map=feature_map, rule=settings.rule or 1, **context.promise
         )
-    if feature_map.features > MOST_WHITENED:
+    if feature_map.features > MAX_WHITENED:
         raise Refused(
             "mechanism.of",
-            f"at most {MOST_WHITENED} features are whitened, and these records have {feature_map.features}: use scale",
+            f"at most {MAX_WHITENED} features are whitened, and these records have {feature_map.features}: use scale",
         )
     return Whitening(
         records=settings.records, feature_map=feature_map, norm_bound=context.stream.norm_bound, **context.promise
