@@ -21,7 +21,7 @@ from tests.docs.pages import ROOT
 SETTINGS, CONSTANTS = (Path(__file__).with_name(name) for name in ("settings.txt", "constants.json"))
 MODELS = (NewStreamSchema, StreamSchema, StreamBudget, AskedPublication, PublicationConfiguration)
 PROSE = {"description", "title", "examples", "discriminator"}
-ROOMS_OF_PROOFS = ("privacy", "learning", "learners", "schedules")
+ROOMS_OF_PROOFS = ("privacy", "learning", "schedules")
 NUMBERS = (int, float, Decimal, Fraction)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from service.learners.registry import LEARNERS
 from service.learning.records import Records
+from service.learning.registry import LEARNERS
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.lifelong import encoder_pass
 from service.mechanisms.notes import notes
