@@ -107,9 +107,11 @@ def migrate() -> None:
         from service.store.migrate import RoleMissing
         from service.store.migrate import migrate as bring_up
 
+    variable = "PERENNIAL_DATABASE_URL" if settings.migration_url is None else "PERENNIAL_MIGRATION_URL"
     try:
-        with _database_errors():
-            bring_up(settings.migration_url or str(settings.database_url), service=settings.database_url)
+        with _database_errors(variable):
+            url = settings.migration_url or str(settings.database_url)
+            bring_up(url, service=settings.database_url, variable=variable)
     except RoleMissing as missing:
         _fail(str(missing))
 
@@ -363,33 +365,40 @@ def _settings(*, servers: bool = False, database: bool = False) -> "Settings":
 
 def _check_database(url: str) -> None:
     """Exit where the database would lose what it has committed, or has another schema than this version's."""
-    from service.store.database import Database, DatabaseUnsafe
+    from service.store.database import Database
     from service.store.schema_version import serves
 
-    with _database_errors():
+    with _database_errors("PERENNIAL_DATABASE_URL"):
         database = Database(url, connections=1)
-        try:
-            with database.transaction() as connection:
-                served = serves(connection)
-        except DatabaseUnsafe as unsafe:
-            _fail(str(unsafe))
+        with database.transaction() as connection:
+            served = serves(connection)
         database.close()
     if not served:
         _fail("the database's schema is not this version's: run `perennial migrate`")
 
 
 @contextmanager
-def _database_errors() -> Iterator[None]:
-    """A sentence in the place of a traceback."""
-    from sqlalchemy.exc import OperationalError
+def _database_errors(variable: str) -> Iterator[None]:
+    """Exit with a sentence in the place of a traceback. variable: the setting that holds the database's URL."""
+    from psycopg.errors import InsufficientPrivilege
+    from sqlalchemy.exc import ProgrammingError
 
-    from service.store.database import DatabaseUnavailable
+    from service.store.database import DatabaseUnavailable, DatabaseUnsuitable
 
     try:
         yield
-    except (OperationalError, DatabaseUnavailable):
-        print("perennial: PostgreSQL does not answer at PERENNIAL_DATABASE_URL", file=sys.stderr)
+    except DatabaseUnsuitable as unsuitable:
+        _fail(str(unsuitable))
+    except DatabaseUnavailable as away:
+        print(f"perennial: {away}", file=sys.stderr)
         raise typer.Exit(1) from None
+    except ProgrammingError as error:
+        if not isinstance(error.orig, InsufficientPrivilege):
+            raise
+        _fail(
+            f"the role that {variable} names lacks a right: let PERENNIAL_MIGRATION_URL name the database's owner, and "
+            "run `perennial migrate`, which grants the service's role what it needs"
+        )
 
 
 def _fail(message: str) -> NoReturn:

@@ -154,17 +154,25 @@ class State(Collector):
         log: LogState,
         worker: bool | None,
         judged: Sequence[EvaluatedPublication] = (),
+        *,
+        database: bool,
     ) -> None:
         self._overview, self._log, self._worker, self._judged = overview, log, worker, judged
+        self._database = database
 
     def collect(self) -> Iterator[Metric]:
-        yield _gauge("perennial_database_up", "Whether PostgreSQL answers", [], [([], self._overview is not None)])
+        yield _gauge("perennial_database_up", "Whether PostgreSQL answers and takes writes", [], [([], self._database)])
         up = self._log.up
         yield _gauge(
-            "perennial_log_up", "Whether every primary of the log answers", [], [([], all(up.values()) and bool(up))]
+            "perennial_log_up",
+            "Whether every primary of the log answers and takes writes",
+            [],
+            [([], all(up.values()) and bool(up))],
         )
         each_up = [([str(number)], answers) for number, answers in up.items()]
-        yield _gauge("perennial_log_primary_up", "Whether this primary of the log answers", ["primary"], each_up)
+        yield _gauge(
+            "perennial_log_primary_up", "Whether this primary of the log answers and takes writes", ["primary"], each_up
+        )
         used = [([str(number)], memory.used_bytes) for number, memory in self._log.memory.items()]
         yield _gauge("perennial_log_memory_bytes", "Memory that this primary of the log uses", ["primary"], used)
         bounded = [([str(number)], memory.max_bytes) for number, memory in self._log.memory.items() if memory.max_bytes]

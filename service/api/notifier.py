@@ -8,7 +8,7 @@ from functools import partial
 
 import structlog
 
-from service.store.database import KEYS_CHANGED, NEW_RELEASE, Database, DatabaseUnavailable
+from service.store.database import KEYS_CHANGED, NEW_RELEASE, Database, DatabaseUnavailable, heard
 
 _log = structlog.get_logger(__name__)
 
@@ -61,12 +61,11 @@ class Notifier:
             try:
                 with self._database.listen(NEW_RELEASE, KEYS_CHANGED) as connection:
                     self._call(self._wake_all)  # what came while nobody listened
-                    while not self._stop.is_set():
-                        for notice in connection.notifies(timeout=1.0):
-                            if notice.channel == KEYS_CHANGED:
-                                self._call(self._keys_changed)
-                            else:
-                                self._call(partial(self._wake, notice.payload))
+                    for notice in heard(connection, self._stop):
+                        if notice.channel == KEYS_CHANGED:
+                            self._call(self._keys_changed)
+                        else:
+                            self._call(partial(self._wake, notice.payload))
             except DatabaseUnavailable:
                 _log.warning("database_unavailable", part="notifier")
                 self._stop.wait(0.5)

@@ -4,7 +4,7 @@ import math
 import select as polling
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -34,11 +34,12 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.engine import Compiled, make_url
-from sqlalchemy.exc import DBAPIError, DisconnectionError, InvalidRequestError, OperationalError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InvalidRequestError
 from sqlalchemy.exc import TimeoutError as NoneIsFree
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from service.store.driver import Session
+from service.store.driver import Session, keep_their_servers
+from service.store.refusals import refusal
 from service.store.unwritten import to_json
 
 NEW_RECORDS = "perennial_records"  # payload: name of the stream
@@ -64,21 +65,36 @@ Written = UpdateBase | TextClause | Select[*tuple[Any, ...]]
 """A statement that writes; a query may call a function that does."""
 
 # A process that hangs in the middle of a transaction must not hold its locks for ever.
-_LIMITS = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=15s"
+LIMITS = {"idle_in_transaction_session_timeout": "5s", "lock_timeout": "15s"}
+
+# What the driver and the queries rely on, whatever the server, the database or the role has been given.
+_SESSION = {
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "1",
+    "default_transaction_isolation": "read committed",
+}
 
 
 class DatabaseUnavailable(Exception):
     """PostgreSQL does not answer. A transaction under way did not happen, or a second look shows it done."""
 
 
-class DatabaseUnsafe(DatabaseUnavailable):
-    """PostgreSQL runs with a setting by which a crash may lose what it has committed. Nothing is asked of it."""
+class DatabaseUnsuitable(DatabaseUnavailable):
+    """PostgreSQL can't be used as it is set up, or as its URL says. Nothing is asked of it until that is mended."""
 
 
-_AWAY = (OperationalError, NoneIsFree, psycopg.OperationalError, ReadOnlySqlTransaction)
-"""It does not answer, has no connection left, or takes no writes, as a standby that is not promoted yet."""
+class DatabaseReadOnly(DatabaseUnavailable):
+    """PostgreSQL takes no writes, as a standby that is not promoted yet."""
+
+    def __init__(self) -> None:
+        super().__init__("PostgreSQL takes no writes: it is a standby, or default_transaction_read_only is on")
+
 
 CONNECTING: dict[str, Any] = {
+    "application_name": "perennial",
+    "client_encoding": "UTF8",
     "connect_timeout": 5,
     # Of a server that is gone without a word. One that only says nothing is given up by `driver.Session`.
     "tcp_user_timeout": 20_000,
@@ -91,41 +107,85 @@ CONNECTING: dict[str, Any] = {
 class Database:
     """One process's way to PostgreSQL."""
 
-    def __init__(self, url: str, *, connections: int = 10, seconds: float = 300.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        connections: int = 10,
+        seconds: float = 300.0,
+        limits: Mapping[str, str] | None = None,
+        variable: str = "PERENNIAL_DATABASE_URL",
+    ) -> None:
         """Connects when it is used.
 
         Args:
             url: with or without a driver.
             connections: at most so many; who wants one more waits five seconds for it.
             seconds: to wait for the answer to a statement; then the database counts as away.
+            limits: settings of PostgreSQL that end what hangs; None: `LIMITS`.
+            variable: the setting that holds the URL, for errors.
         """
-        self._seconds = seconds
+        self._seconds, self._variable, self._connections = seconds, variable, connections
         self._away_at = -math.inf  # when it last did not answer, by this process's clock
+        self._read_only_at = -math.inf  # when it last took no writes
+        self._sessions_last = False  # whether a pooler, if there is one, was seen to give each client a server
+        settings = _SESSION | dict(LIMITS if limits is None else limits)
+        self._begin = f"{_DURABILITY}, pg_backend_pid()" + "".join(
+            f", set_config('{name}', '{to}', false)" for name, to in settings.items()
+        )
         self.engine: Engine = create_engine(
             driver_url(url),
             pool_size=connections,
             max_overflow=0,
             pool_use_lifo=True,  # the newest: few of them know all statements, the others cost nothing
             pool_timeout=5,
-            connect_args=CONNECTING | {"application_name": "perennial", "options": _LIMITS},
+            connect_args=CONNECTING,
             json_serializer=to_json,
             hide_parameters=True,  # no error may quote what somebody sent
         )
         event.listen(self.engine, "do_connect", lambda _dialect, _record, _arguments, named: self._connect(**named))
-        event.listen(self.engine, "checkout", _still_open)
+        event.listen(self.engine, "checkout", _still_good)
         event.listen(self.engine, "begin", _begun)
         event.listen(self.engine, "before_cursor_execute", _written_durably)
 
     def _connect(self, **named: Any) -> Session:
-        session = Session.connect(**named)
-        session.seconds = self._seconds
+        """Return a session that is set as it must be.
+
+        Of several hosts the first that takes writes is chosen, unless the URL says otherwise.
+
+        Raises:
+            DatabaseUnavailable: there is none.
+        """
+        if "," in str(named.get("host", "")):
+            named = {"target_session_attrs": "read-write"} | named
         try:
-            require_durability(session.execute(str(DURABILITY)).fetchone())
-            session.rollback()
-        except BaseException:
-            session.close()
-            raise
+            session = Session.connect(**named)
+            try:
+                self._set_up(session, named)
+            except BaseException:
+                session.close()
+                raise
+        except psycopg.OperationalError as error:
+            self._away_at = time.monotonic()
+            reason, lasting = refusal(str(error), self._variable)
+            raise (DatabaseUnsuitable if lasting else DatabaseUnavailable)(reason) from error
         return session
+
+    def _set_up(self, session: Session, named: dict[str, Any]) -> None:
+        session.seconds, session.good_since = self._seconds, lambda: self._read_only_at
+        session.autocommit = True
+        *durable, process = session.execute(self._begin).fetchall()[0][: len(_DURABLE) + 1]
+        require_durability(durable)
+        if process != session.info.backend_pid and not self._sessions_last:  # a pooler does not tell the number
+            with Session.connect(**named | {"autocommit": True}) as another:
+                another.seconds = self._seconds
+                if not keep_their_servers(session, another):
+                    raise DatabaseUnsuitable(
+                        f"{self._variable} leads to a pooler that lends a server for one transaction: have it pool "
+                        "sessions (pool_mode = session), or name PostgreSQL itself"
+                    )
+            self._sessions_last = True
+        session.autocommit = bool(named.get("autocommit"))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -142,50 +202,59 @@ class Database:
     def _connected(self) -> Connection:
         try:
             return self.engine.connect()
-        except InvalidRequestError as error:  # SQLAlchemy's word for a new connection that `_still_open` found ended
+        except InvalidRequestError as error:  # SQLAlchemy's word for a new connection that `_still_good` found ended
             self._away_at = time.monotonic()
             raise DatabaseUnavailable("PostgreSQL ends connections as soon as they are made") from error
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
+        """Raise DatabaseUnavailable where PostgreSQL does not do what it would do at another time."""
         try:
             yield
-        except _AWAY as error:
-            self._away_at = time.monotonic()
-            raise DatabaseUnavailable(f"PostgreSQL does not answer ({type(error).__name__})") from error
-        except DBAPIError as error:
-            lost = error.connection_invalidated
-            if not lost and not isinstance(error.orig, ReadOnlySqlTransaction):
-                raise
+        except DatabaseReadOnly:
+            self._away_at = self._read_only_at = time.monotonic()
+            raise
+        except NoneIsFree as error:
             self._away_at = time.monotonic()
             raise DatabaseUnavailable(
-                "the connection to PostgreSQL was lost" if lost else "PostgreSQL takes no writes"
+                f"all {self._connections} connections of this process to PostgreSQL are in use"
             ) from error
+        except (psycopg.Error, DBAPIError) as error:
+            reason = error.orig if isinstance(error, DBAPIError) else error
+            lost = isinstance(error, DBAPIError) and error.connection_invalidated
+            if not lost and not isinstance(reason, psycopg.OperationalError | ReadOnlySqlTransaction):
+                raise
+            self._away_at = time.monotonic()
+            if isinstance(reason, ReadOnlySqlTransaction):
+                self._read_only_at = self._away_at
+                raise DatabaseReadOnly from error
+            what = "the connection to PostgreSQL was lost" if lost else "PostgreSQL does not answer"
+            raise DatabaseUnavailable(f"{what} ({type(reason).__name__})") from error
 
     def was_away(self, seconds: float) -> bool:
         """Return whether it did not answer some time within so many seconds."""
         return time.monotonic() - self._away_at <= seconds
 
     @contextmanager
-    def listen(self, *channels: str) -> Iterator[psycopg.Connection[Any]]:
+    def listen(self, *channels: str) -> Iterator[Session]:
         """A connection of its own on which `notifies()` yields what other processes committed."""
-        try:
-            options = dict(self.engine.dialect.create_connect_args(self.engine.url)[1])
-            options |= CONNECTING | {"autocommit": True, "application_name": "perennial listen"}
-            options.pop("context", None)
-            with self._connect(**options) as connection:
-                for channel in channels:
-                    connection.execute(f"LISTEN {channel}")
-                yield connection
-        except _AWAY as error:
-            raise DatabaseUnavailable(f"PostgreSQL does not answer ({type(error).__name__})") from error
+        options = dict(self.engine.dialect.create_connect_args(self.engine.url)[1])
+        options |= CONNECTING | {"autocommit": True, "application_name": "perennial listen"}
+        options.pop("context", None)
+        with self._answering(), self._connect(**options) as connection:
+            for channel in channels:
+                connection.execute(f"LISTEN {channel}")
+            yield connection
 
     def close(self) -> None:
         self.engine.dispose()
 
 
-def heard(listening: psycopg.Connection[Any], stop: threading.Event) -> Iterator[psycopg.Notify]:
+def heard(listening: Session, stop: threading.Event) -> Iterator[psycopg.Notify]:
     """Yield what is notified on a connection of `listen`, until `stop` is set.
+
+    Raises DatabaseReadOnly where the database has taken no writes since: a server that is a standby now would say
+    nothing more.
 
     Between two looks at `stop` it waits for the kernel alone: 0.02 ms of processor time, where psycopg's `notifies`
     takes 0.13 ms and more.
@@ -196,10 +265,13 @@ def heard(listening: psycopg.Connection[Any], stop: threading.Event) -> Iterator
     while not stop.is_set():
         if readable.poll(1000 * LOOK_WHETHER_TO_STOP_SECONDS):
             yield from listening.notifies(timeout=0)
+        if not listening.is_good():
+            raise DatabaseReadOnly
 
 
 _DURABLE = ("fsync", "full_page_writes")
-DURABILITY = text("SELECT " + ", ".join(f"current_setting('{name}') AS {name}" for name in _DURABLE))
+_DURABILITY = "SELECT " + ", ".join(f"current_setting('{name}') AS {name}" for name in _DURABLE)
+DURABILITY = text(_DURABILITY)
 """Its row is for `require_durability`: settings may change at any time."""
 
 
@@ -207,12 +279,13 @@ def require_durability(row: Sequence[str] | None) -> None:
     """Check that a crash of the server or its machine loses nothing that was committed. row: that of `DURABILITY`.
 
     Raises:
-        DatabaseUnsafe: it could; a version that was lost after somebody saw it would be published again with new noise.
+        DatabaseUnsuitable: it could; a version that was lost after somebody saw it would be published again with new
+            noise.
     """
     off = [name for name, value in zip(_DURABLE, row or (), strict=True) if value != "on"]
     if off:
         wrong = " and ".join(f"{name} = off" for name in off)
-        raise DatabaseUnsafe(
+        raise DatabaseUnsuitable(
             f"PostgreSQL runs with {wrong}: a crash could lose what was published. Set {' and '.join(off)} to on, and "
             "reload its configuration"
         )
@@ -243,12 +316,21 @@ def _make_durable(connection: Connection, cursor: psycopg.Cursor[Any]) -> None:
         )
 
 
-def _still_open(connection: psycopg.Connection[Any], *_: Any) -> None:
-    """Check that its server has not ended it. Asking would cost each transaction a round trip; an end comes unasked."""
+def _still_good(session: Session, *_: Any) -> None:
+    """Check that its server has not ended it, and has taken writes since. Asking would cost a round trip."""
     poll = polling.poll()
-    poll.register(connection.fileno(), polling.POLLIN)
-    if poll.poll(0):
+    poll.register(session.fileno(), polling.POLLIN)
+    if poll.poll(0) or not session.is_good():
         raise DisconnectionError
+
+
+def require_writes(connection: Connection) -> None:
+    """Check that this transaction could write. Raises DatabaseReadOnly."""
+    if connection.execute(_READ_ONLY).scalar_one() == "on":
+        raise DatabaseReadOnly
+
+
+_READ_ONLY = select(func.current_setting("transaction_read_only"))
 
 
 @contextmanager
@@ -319,7 +401,7 @@ def _compiled_write(
 def within(connection: Connection, seconds: float) -> tuple[tuple[Select[Any], dict[str, Any]], ...]:
     """Return what `read_together` needs so that a transaction that writes ends within so many seconds, and is durable.
 
-    PostgreSQL ends it if whoever began it hangs. In the middle of a pipeline he is not idle, so that `_LIMITS` would
+    PostgreSQL ends it if whoever began it hangs. In the middle of a pipeline he is not idle, so that `LIMITS` would
     leave him his locks for ever.
     """
     if not _bounds(connection):

@@ -1,6 +1,8 @@
 """A connection of the driver that waits no longer than it may, and asks for fewer answers."""
 
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +30,16 @@ class Session(psycopg.Connection[Any]):
     """Waits so long for an answer and no longer, whatever hangs: the server, the network, or something in between."""
 
     seconds = 300.0
+    good_since: Callable[[], float] = staticmethod(lambda: -math.inf)
+    """By this process's clock: a connection that is not newer may be to a server that takes no writes."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._opened = time.monotonic()
+
+    def is_good(self) -> bool:
+        """Return whether it is newer than the last refusal to write."""
+        return self._opened > self.good_since()
 
     @contextmanager
     def pipeline(self) -> Iterator[psycopg.Pipeline]:
@@ -51,3 +63,25 @@ class Session(psycopg.Connection[Any]):
             if timeout is None and self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
                 self.pgconn.finish()  # the answer may still come, to a later question
             raise
+
+
+POOLER_ROUNDS = 8  # of a pooler that lends its servers in turn, the first rounds may show nothing
+
+
+def keep_their_servers(session: Session, another: Session) -> bool:
+    """Return whether a pooler leaves each of two sessions, in autocommit, its server process between transactions.
+
+    One in transaction mode does not: LISTEN, settings and prepared statements of a session get lost there.
+    """
+    first = _server_process(session)
+    for _ in range(POOLER_ROUNDS):
+        with another.transaction():
+            if _server_process(another) == first or _server_process(session) != first:
+                return False
+        if _server_process(session) != first:
+            return False
+    return True
+
+
+def _server_process(session: Session) -> int:
+    return int(session.execute("SELECT pg_backend_pid()").fetchall()[0][0])

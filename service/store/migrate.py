@@ -8,16 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from sqlalchemy import Connection, MetaData, Table, create_engine, text
+from sqlalchemy import Connection, MetaData, Table, text
 from sqlalchemy.engine import make_url
 
-from service.store.database import CONNECTING, driver_url
+from service.store.database import Database, driver_url
 from service.store.schema_version import folder, is_current
 from service.store.tables import APPEND_ONLY, READ_ONLY, metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
+SECONDS = 24 * 3600.0  # for one statement: of a large table it may take hours
 _LOCK = 0x706572656E6E69  # "perenni"
 _VERSION = Table("alembic_version", MetaData())
 _OWNED = text("SELECT FROM pg_tables WHERE schemaname = current_schema() AND tablename = :name AND tableowner = :role")
@@ -27,7 +28,9 @@ class RoleMissing(Exception):
     """The service's role is not there, and the role that migrates may not make it."""
 
 
-def migrate(url: str, revision: str = "head", *, service: str | None = None) -> None:
+def migrate(
+    url: str, revision: str = "head", *, service: str | None = None, variable: str = "PERENNIAL_MIGRATION_URL"
+) -> None:
     """Runs what migrations are missing, and gives the service's role the rights it needs, in one transaction.
 
     Args:
@@ -35,13 +38,15 @@ def migrate(url: str, revision: str = "head", *, service: str | None = None) -> 
         service: as the role by which the API and workers connect; it is made if it is not there. It may read releases
             and charges and add to them, and change nothing. None, or the same role: it owns the tables, and
             only triggers keep it from that.
+        variable: the setting that holds `url`, for errors.
 
     Raises:
+        DatabaseUnavailable: there is no connection; DatabaseUnsuitable: nor would there be one later.
         RoleMissing: it could not be made.
     """
-    engine = create_engine(driver_url(url), connect_args=CONNECTING)
+    database = Database(url, connections=1, seconds=SECONDS, limits={}, variable=variable)
     try:
-        with engine.begin() as connection:
+        with database.transaction() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             if revision != "head" or not is_current(connection):
                 _upgrade(connection, revision)
@@ -50,7 +55,7 @@ def migrate(url: str, revision: str = "head", *, service: str | None = None) -> 
             if wanted.username not in (None, owner):
                 _grant(connection, str(wanted.username), wanted.password)
     finally:
-        engine.dispose()
+        database.close()
 
 
 def _upgrade(connection: Connection, revision: str) -> None:

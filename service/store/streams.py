@@ -30,7 +30,7 @@ from sqlalchemy.exc import IntegrityError
 from service.privacy.accounting.budget import Accounting, Budget
 from service.privacy.accounting.composition import Slots
 from service.store import digests, leases, schema_version
-from service.store.database import FREE_STREAM, notify, read, write
+from service.store.database import FREE_STREAM, notify, read, require_writes, write
 from service.store.keys import NameTaken
 from service.store.tables import publications, streams, unit_secrets
 from service.streams.layout import RecordLayout
@@ -339,11 +339,13 @@ def distrust(connection: Connection, stream: Stream, reason: str | None) -> bool
 
 
 def ready(connection: Connection) -> None:
-    """Check that the tables are there, and are those of this version of the service.
+    """Check that the tables are there, are those of this version of the service, and can be written.
 
     Raises:
         SchemaNarrowed: a migration left them to newer versions.
+        DatabaseReadOnly: the database takes no writes.
     """
+    require_writes(connection)
     connection.execute(text("SELECT 1 FROM streams LIMIT 1"))
     if not schema_version.serves(connection):
         raise schema_version.SchemaNarrowed

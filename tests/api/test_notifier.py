@@ -1,37 +1,20 @@
 """The one connection on which a process listens: who is woken by which notification."""
 
 import asyncio
-import queue
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 from service.api.notifier import Notifier
-from service.store.database import KEYS_CHANGED, NEW_RELEASE
+from service.store.database import KEYS_CHANGED, NEW_RELEASE, Database, notify
 from tests.conftest import HANG_SECONDS
 
 
-class _Database:
-    """Notifies of what is put into `notices`."""
-
-    def __init__(self) -> None:
-        self.notices: queue.Queue[SimpleNamespace] = queue.Queue()
-
-    @contextmanager
-    def listen(self, *channels: str) -> Iterator["_Database"]:
-        assert set(channels) == {NEW_RELEASE, KEYS_CHANGED}
-        yield self
-
-    def notifies(self, timeout: float) -> Iterator[SimpleNamespace]:
-        try:
-            yield self.notices.get(timeout=timeout / 50)
-        except queue.Empty:
-            return
-
-
-def test_a_release_wakes_those_who_wait_for_it_and_whoever_listens_anew_looks_at_everything_again():
+def test_a_release_wakes_those_who_wait_for_it_and_whoever_listens_anew_looks_at_everything_again(world):
     """Notifications that came while nobody listened are lost: a key may have been revoked, a release may be there."""
-    database, changes = _Database(), asyncio.Event()
+    database, changes = Database(world.settings.database_url), asyncio.Event()
+
+    def notify_of(*notices: tuple[str, str]) -> None:
+        with database.transaction() as connection:
+            for channel, payload in notices:
+                notify(connection, channel, payload)
 
     async def scenario() -> None:
         notifier = Notifier(database, keys_changed=changes.set)
@@ -40,18 +23,18 @@ def test_a_release_wakes_those_who_wait_for_it_and_whoever_listens_anew_looks_at
             await mine.wait()
             assert changes.is_set()
             assert other.is_set()
-            for each in (changes, mine, other):
-                each.clear()
-            database.notices.put(SimpleNamespace(channel=NEW_RELEASE, payload="p"))
+            for event in (changes, mine, other):
+                event.clear()
+            await asyncio.to_thread(notify_of, (NEW_RELEASE, "p"))
             await mine.wait()
             assert not other.is_set()
             assert not changes.is_set()
             mine.clear()
-            database.notices.put(SimpleNamespace(channel=KEYS_CHANGED, payload=""))
-            database.notices.put(SimpleNamespace(channel=NEW_RELEASE, payload="q"))
+            await asyncio.to_thread(notify_of, (KEYS_CHANGED, ""), (NEW_RELEASE, "q"))
             await other.wait()
             assert changes.is_set()
             assert not mine.is_set()
         await notifier.stop()
 
     asyncio.run(scenario())
+    database.close()

@@ -58,7 +58,7 @@ def staged(world, monkeypatch):
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)  # a crash leaves tasks behind
     # None of these processes hangs: on a busy machine one may only wait for its turn, in a transaction too.
-    monkeypatch.setattr("service.store.database._LIMITS", "-c lock_timeout=300s")
+    monkeypatch.setattr("service.store.database.LIMITS", {"lock_timeout": "300s"})
     database = Database(world.settings.database_url)
     place, copies = world.settings.segment_store, world.settings.segment_copies
     files = open_place(place, copies, most_bytes=2**20)

@@ -34,7 +34,8 @@ def publication(name: str, **more: Any) -> PublicationState:
 
 def figures(overview: Overview | None, log: LogState | None = None, **more: Any) -> dict[tuple[str, ...], float]:
     """Return the value of each metric, by its name and the values of its labels."""
-    state = State(overview, log or LogState(up={1: True}), **{"worker": None} | more)
+    more = {"worker": None, "database": overview is not None} | more
+    state = State(overview, log or LogState(up={1: True}), **more)
     return {
         (sample.name.removeprefix("perennial_"), *sample.labels.values()): sample.value
         for family in state.collect()

@@ -12,7 +12,7 @@ from service.store import tables
 from service.store.database import (
     DURABILITY,
     Database,
-    DatabaseUnsafe,
+    DatabaseUnsuitable,
     pipelined,
     read_together,
     require_durability,
@@ -125,7 +125,7 @@ def test_a_server_that_may_lose_commits_is_refused(cluster: Cluster, off):
     advice = f"PostgreSQL runs with {wrong}: .* Set {' and '.join(off)} to on"
     try:
         database = Database(service)
-        with pytest.raises(DatabaseUnsafe, match=advice), database.transaction():
+        with pytest.raises(DatabaseUnsuitable, match=advice), database.transaction():
             pass
         database.close()
         for command in ("api", "worker") if len(off) > 1 else ():
@@ -145,7 +145,7 @@ def test_a_setting_that_is_changed_beneath_an_open_connection_is_noticed(cluster
     switch(cluster, ["fsync"], "off")
     with database.transaction() as connection:
         wait_until(lambda: setting(connection, "fsync") == "off")
-        with pytest.raises(DatabaseUnsafe, match="fsync = off"):
+        with pytest.raises(DatabaseUnsuitable, match="fsync = off"):
             require_durability(*read_together(connection, (DURABILITY, {}))[0])
     database.close()
     switch(cluster, ["fsync"], "on")

@@ -13,7 +13,7 @@ from service.ledger import charged_rows, high_water_mark, open_entry, open_free_
 from service.ledger.verify import verify
 from service.publishing import confirmation
 from service.store import charges, erasing, leases, newest, publications, releases, shown, streams, tables
-from service.store.database import Database, DatabaseUnsafe
+from service.store.database import Database, DatabaseUnsuitable
 from tests.conftest import ADMIN_KEY, join, serving, wait_until
 from tests.worker.published import Bench
 from tests.worker.test_publishing import bench  # noqa: F401
@@ -158,9 +158,9 @@ def test_nothing_is_seen_on_a_server_that_may_lose_it(bench: Bench, monkeypatch)
     crash_before_the_mark(bench, monkeypatch)
 
     def unsafe(_: Any) -> None:
-        raise DatabaseUnsafe("PostgreSQL runs with fsync = off")
+        raise DatabaseUnsuitable("PostgreSQL runs with fsync = off")
 
-    with monkeypatch.context() as patched, pytest.raises(DatabaseUnsafe):
+    with monkeypatch.context() as patched, pytest.raises(DatabaseUnsuitable):
         patched.setattr(confirmation, "require_durability", unsafe)
         bench.shop().confirmer.confirm(1)
     assert (visible(bench), bench.files.high_water_mark("log")) == ((None, [], []), None)

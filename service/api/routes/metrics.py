@@ -21,6 +21,7 @@ from service.ledger.overview import Overview, overview
 from service.log import LogState, LogUnavailable, Numbered, Position
 from service.mechanisms.building import declassified
 from service.store import evaluations
+from service.store import streams as stored_streams
 from service.store.database import ONE_VIEW, DatabaseUnavailable
 from service.store.streams import Stream
 
@@ -60,14 +61,24 @@ async def _exposition(shared: Services) -> Response:
 
 async def _look(shared: Services) -> bytes:
     socket = shared.settings.worker_metrics
-    known, worker = await asyncio.gather(_state(shared), metrics.ask(socket) if socket else _nobody())
+    known, writes, worker = await asyncio.gather(
+        _state(shared), _takes_writes(shared), metrics.ask(socket) if socket else _nobody()
+    )
     recorded, log, good = known
-    state = metrics.State(recorded, log, None if socket is None else worker is not None, good)
+    state = metrics.State(recorded, log, None if socket is None else worker is not None, good, database=writes)
     return metrics.exposition(state) + (worker or b"")
 
 
 async def _nobody() -> None:
     return None
+
+
+async def _takes_writes(shared: Services) -> bool:
+    try:
+        await shared.run_once("ready", stored_streams.ready)
+    except DatabaseUnavailable:
+        return False
+    return True
 
 
 async def _state(shared: Services) -> tuple[Overview | None, LogState, list[EvaluatedPublication]]:
