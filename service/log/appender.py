@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
 
 from service.log.commands import Commands
 from service.log.connection import (
@@ -30,6 +30,7 @@ from service.log.connection import (
     errors_as_unavailable,
     following,
     idempotency_key,
+    refusal,
     require_durability,
     state_key,
     unavailable,
@@ -100,6 +101,11 @@ return {'appended', entry, records, sequence, found[8] or ''}
 
 
 _APPEND_SHA = hashlib.sha1(_APPEND.encode(), usedforsecurity=False).hexdigest()  # Redis knows scripts by this
+
+# Redis refuses a script that may write where it would refuse a write: on a replica, with its memory or its disk full.
+_WRITES_NOTHING = """#!lua
+return 1
+"""
 
 # What is not numbered yet. The entry's own id tells when it came, on the server's clock.
 _BACKLOG = """
@@ -329,9 +335,9 @@ class Appender:
             await self._redis.xdel(dead_key(log), entry)
 
     async def ready(self) -> None:
-        """Raises LogUnavailable unless the log answers and keeps what it is given."""
+        """Raise LogUnavailable unless the log answers, takes writes and keeps what it is given."""
         with errors_as_unavailable():
-            await self._redis.ping()
+            await cast("Any", self._redis.eval(_WRITES_NOTHING, 0))
         await self._check_durability()
 
     async def close(self) -> None:
@@ -376,6 +382,8 @@ class Appender:
             try:
                 configuration = await self._redis.config_get(*DURABILITY)
             except ResponseError as error:
+                if not isinstance(error, NoPermissionError) and refusal(error):
+                    raise
                 raise LogUnavailable(
                     "the Redis server must allow `CONFIG GET *append* maxmemory*`, to know when data is safe"
                 ) from error

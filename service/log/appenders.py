@@ -12,7 +12,7 @@ from service.log.primaries import Primaries, Primary
 
 @dataclass(frozen=True, kw_only=True)
 class LogState:
-    """Which primaries answer, and the memory of those that do, by number; by name of a log its primary and backlog."""
+    """Which primaries take writes, and the memory of those that answer, by number; of each log its primary and backlog."""
 
     up: dict[int, bool] = field(default_factory=dict)
     memory: dict[int, Memory] = field(default_factory=dict)
@@ -77,20 +77,22 @@ class Appenders:
             await end.drop_dead(log, entry)
 
     async def state(self, streams: Mapping[str, Numbered]) -> LogState:
-        """Return which primaries answer, and the backlogs of these streams, by name of the log."""
+        """Return which primaries take writes, and the backlogs of these streams, by name of the log."""
         ends, primaries = self.ends(), {}
         positions: dict[int, dict[str, Position]] = {number: {} for number in ends}
         for log, numbered in streams.items():
             with suppress(LogUnavailable):
                 primaries[log] = self._primaries.of(log, numbered.place).number
                 positions[primaries[log]][log] = numbered.position
-        answers = await asyncio.gather(*(_state(ends[number], of) for number, of in positions.items()))
-        if None in answers:
+        answers, ready = await asyncio.gather(
+            asyncio.gather(*(_state(ends[number], of) for number, of in positions.items())),
+            asyncio.gather(*(_is_ready(ends[number]) for number in positions)),
+        )
+        if not all(ready):
             self.refresh()
-        up = {number: answer is not None for number, answer in zip(positions, answers, strict=True)}
         known = {number: answer for number, answer in zip(positions, answers, strict=True) if answer is not None}
         return LogState(
-            up=up,
+            up=dict(zip(positions, ready, strict=True)),
             memory={number: memory for number, (memory, _) in known.items()},
             primaries=primaries,
             backlogs={log: backlog for _, backlogs in known.values() for log, backlog in backlogs.items()},
@@ -138,3 +140,11 @@ async def _state(end: Appender, positions: Mapping[str, Position]) -> tuple[Memo
         return await end.state(positions)
     except LogUnavailable:
         return None
+
+
+async def _is_ready(end: Appender) -> bool:
+    try:
+        await end.ready()
+    except LogUnavailable:
+        return False
+    return True

@@ -4,7 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from redis.exceptions import RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
 SECONDS_TO_ANSWER = 5.0
 CONNECTING: dict[str, Any] = {"protocol": 2, "driver_info": None}
@@ -27,13 +35,42 @@ def errors_as_unavailable() -> Iterator[None]:
     """Raise LogUnavailable where the server refuses a command, is away or does not answer in time."""
     try:
         yield
-    except (RedisError, TimeoutError) as error:
+    except (RedisError, OSError) as error:
+        raise unavailable(error) from error
+    except RuntimeError as error:  # uvloop's where the server has closed the connection that is to be written to
+        if "closed" not in str(error):
+            raise
         raise unavailable(error) from error
 
 
 def unavailable(error: Exception) -> LogUnavailable:
-    """Return the error that names the kind of the library's error, but not its text."""
+    """Return the error that says in a sentence what is wrong, without the text of the library's error."""
+    if reason := refusal(error):
+        return LogUnavailable(f"the log takes no writes: {reason}")
+    if "close" in str(error):
+        return LogUnavailable(f"the log does not answer: its server closed the connection ({type(error).__name__})")
     return LogUnavailable(f"the log does not answer ({type(error).__name__})")
+
+
+_REFUSALS: tuple[tuple[type[Exception] | str, str], ...] = (
+    (OutOfMemoryError, "its memory is full: raise maxmemory there, or see why batches are not numbered"),
+    (ReadOnlyError, "its server is a replica: PERENNIAL_REDIS_URL must name the primary"),
+    (BusyLoadingError, "its server still loads its data: wait for it"),
+    (AuthenticationError, "its server refuses the user or the password of PERENNIAL_REDIS_URL: correct them"),
+    (NoPermissionError, "the user of PERENNIAL_REDIS_URL lacks a right there: grant it"),
+    ("MISCONF", "its server can't write to its disk: make room there"),
+    ("NOREPLICAS", "it has fewer replicas than min-replicas-to-write says: start them"),
+    ("DENIED", "its server is in protected mode: set a password there, or bind it to an address"),
+)
+
+
+def refusal(error: Exception) -> str | None:
+    """Return why the server answers, but does not do what it is asked; None: it is not known."""
+    code = str(error).partition(" ")[0] if isinstance(error, ResponseError) else None
+    for kind, reason in _REFUSALS:
+        if kind == code if isinstance(kind, str) else isinstance(error, kind):
+            return reason
+    return None
 
 
 class Position(NamedTuple):
