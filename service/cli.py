@@ -349,8 +349,9 @@ def _load_parts() -> None:
 def _settings(*, servers: bool = False, database: bool = False) -> "Settings":
     from pydantic import ValidationError
 
-    from service.settings import Settings
+    from service.settings import Settings, ignore_libpq_variables
 
+    ignore_libpq_variables()
     try:
         settings = Settings()
     except ValidationError as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from service.settings import SHORTEST_ADMIN_KEY, Settings, unknown_variables
+from service.settings import IGNORED_VARIABLES, SHORTEST_ADMIN_KEY, Settings, unknown_variables
 from service.tracebacks import place_of
 
 request: ContextVar[str | None] = ContextVar("request", default=None)
@@ -27,6 +27,9 @@ def begin(settings: Settings) -> None:
         _warn_once("admin_key_short", setting="PERENNIAL_ADMIN_KEY", advice=advice)
     for variable, nearest in unknown_variables().items():
         _warn_once("unknown_setting", variable=variable, nearest=nearest)
+    if settings.database_url is not None:
+        for variable in IGNORED_VARIABLES:
+            _warn_once("variable_ignored", variable=variable, advice="write it behind the ? of PERENNIAL_DATABASE_URL")
 
 
 @cache  # parts that `perennial up` forks go on from here, and repeat nothing
@@ -57,6 +60,26 @@ def configure(level: str) -> None:
     sys.excepthook = lambda _, error, __: _unexpected(error)
     sys.unraisablehook = lambda event: _unexpected(event.exc_value)
     threading.excepthook = lambda event: _unexpected(event.exc_value)
+
+
+class Outage:
+    """Logs that a part is away: once for each reason, and once that it is back."""
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+        self._reason: str | None = None
+
+    def begin(self, reason: str) -> None:
+        """Log the reason, if it is another one than before."""
+        if reason != self._reason:
+            structlog.get_logger(__name__).warning("part_unavailable", part=self._part, reason=reason)
+        self._reason = reason
+
+    def end(self) -> None:
+        """Log that the part is back, if it was away."""
+        if self._reason is not None:
+            structlog.get_logger(__name__).info("part_available", part=self._part)
+        self._reason = None
 
 
 def _unexpected(error: BaseException | None) -> None:

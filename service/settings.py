@@ -3,6 +3,7 @@
 Settings are `PERENNIAL_*` environment variables, or lines of a `.env` file in the working directory.
 """
 
+import os
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
@@ -106,6 +107,21 @@ class Settings(BaseSettings):
     explorations: int = Field(
         1, ge=0, le=16, description="Comparisons of the explorer that one worker runs at the same time; 0: no explorer"
     )
+
+
+IGNORED_VARIABLES: list[str] = []
+"""Variables of libpq that this process was started with."""
+
+
+def ignore_libpq_variables() -> None:
+    """Take libpq's variables out of the environment, before anything connects.
+
+    libpq would read them beside a URL, also beside that of the embedded server: PGHOSTADDR, PGSERVICE, PGOPTIONS …
+    lead to another server, or to other rights there. PGPASSWORD stays: it is documented.
+    """
+    for name in [name for name in os.environ if name.startswith("PG") and name != "PGPASSWORD"]:
+        del os.environ[name]
+        IGNORED_VARIABLES.append(name)
 
 
 def unknown_variables() -> dict[str, str | None]:

@@ -254,6 +254,36 @@ def test_verify_passes_on_an_honest_ledger_and_fails_where_there_is_none(world: 
     assert invoked("ledger", "verify", "--data-dir", str(tmp_path / "none")).exit_code == 78
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PGHOSTADDR", "127.0.0.1"),
+        ("PGOPTIONS", "-c search_path=mine"),
+        ("PGREQUIREAUTH", "scram-sha-256"),
+        ("PGSERVICE", "mine"),
+        ("PGTARGETSESSIONATTRS", "standby"),
+    ],
+)
+def test_variables_for_other_clients_of_postgresql_change_nothing(world: World, variable, value):
+    settings = {"PERENNIAL_DATABASE_URL": str(world.settings.database_url), variable: value}
+    assert invoked("ledger", "verify", **settings).exit_code == 0
+
+
+def test_a_variable_of_postgresql_that_does_not_count_is_told_by_its_name(world: World):
+    """Somebody may have asked for TLS by it. The password is still taken from there."""
+    done = perennial(
+        "api",
+        PERENNIAL_DATABASE_URL=str(world.settings.database_url),
+        PERENNIAL_REDIS_URL="redis://127.0.0.1:1",
+        PERENNIAL_HOST="192.0.2.1",  # where it can't listen
+        PGSSLMODE="verify-full",
+        PGPASSWORD=SECRET,
+    )
+    assert "can't listen on 192.0.2.1" in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "variable_ignored" in line]
+    assert json.loads(line)["variable"] == "PGSSLMODE"
+
+
 @pytest.mark.parametrize("wrong", ["nothing", "a charge", "the newest segment"])
 def test_verify_fails_where_anything_is_wrong_and_names_it(bench: Bench, wrong):  # noqa: F811
     bench.publish_all()

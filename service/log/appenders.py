@@ -12,7 +12,7 @@ from service.log.primaries import Primaries, Primary
 
 @dataclass(frozen=True, kw_only=True)
 class LogState:
-    """Which primaries take writes, and the memory of those that answer, by number; of each log its primary and backlog."""
+    """Which primaries take writes, and the memory of those that answer, by number; each log's primary and backlog."""
 
     up: dict[int, bool] = field(default_factory=dict)
     memory: dict[int, Memory] = field(default_factory=dict)

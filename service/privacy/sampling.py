@@ -34,7 +34,6 @@ enclose the true ones; so what is charged is never less than what the release co
 from __future__ import annotations
 
 import math
-import os
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -43,6 +42,7 @@ import numpy as np
 
 from service.privacy.currency import round_down
 from service.privacy.noise.samplers import enclosed_exp, log_above
+from service.privacy.randomness import random_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,7 +103,7 @@ def _uniform(end: int, count: int) -> NDArray[np.int64]:
     numbers = np.empty(0, dtype=np.int64)
     greatest = np.uint64(2**64 - 2**64 % end - 1)  # words up to it fall on each remainder equally often
     while len(numbers) < count:
-        words = np.frombuffer(os.urandom(8 * (count - len(numbers))), dtype=np.uint64)
+        words = np.frombuffer(random_bytes(8 * (count - len(numbers))), dtype=np.uint64)
         numbers = np.concatenate((numbers, (words[words <= greatest] % np.uint64(end)).astype(np.int64)))
     return numbers
 

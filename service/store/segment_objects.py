@@ -76,7 +76,7 @@ class SegmentObjects(SegmentFiles):
             StoreUnsuitable: it lets an object be created twice.
             OSError: it does not answer as it should, or refuses the credentials.
         """
-        with ThreadPoolExecutor(PROBES_AT_ONCE) as pool, _errors():
+        with ThreadPoolExecutor(PROBES_AT_ONCE) as pool, _errors(_NO_BUCKET):
             for _ in range(PROBE_ROUNDS):
                 name = f"probe-{secrets.token_hex(8)}"
                 created = sum(pool.map(lambda content, to=name: self._create(to, content), [b"probe"] * PROBES_AT_ONCE))
@@ -116,7 +116,7 @@ class SegmentObjects(SegmentFiles):
         """Store a file, whatever is there by that name."""
         import obstore
 
-        with _errors():
+        with _errors(_NO_BUCKET):
             obstore.put(self._store, f"{log}/{name}", content)
 
     def get(self, log: str, name: str) -> bytes:
@@ -307,16 +307,19 @@ def _patiently(attempt: Callable[[], T]) -> T:
     return attempt()
 
 
+_NO_BUCKET = "there is no bucket or container that PERENNIAL_SEGMENT_STORE names: create it, or correct the setting"
+
+
 @contextmanager
-def _errors() -> Iterator[None]:
-    """Errors of the store as errors of the system, without what the store said."""
+def _errors(missing: str = os.strerror(errno.ENOENT)) -> Iterator[None]:
+    """Errors of the store as errors of the system, without what the store said. missing: what is, if something is."""
     from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
     try:
         yield
     except FileNotFoundError as error:
         if error.errno is None:  # the store's
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
+            raise FileNotFoundError(errno.ENOENT, missing) from None
         raise
     except (PermissionDeniedError, UnauthenticatedError):
         raise PermissionError(errno.EACCES, "the object store refuses the credentials") from None

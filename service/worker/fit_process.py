@@ -4,8 +4,8 @@ The process knows no server and no key. It gets what the step starts from, asks 
 them from the segments' folder. Everything goes through one socket, `DESCRIPTOR`, as messages:
 
 1. parent: `Task` as JSON, then the values of each item of the chain;
-2. process: `{"read": [start, stop]}`, and parent: `Located` as JSON, as often as the step reads; and `{"noted": text}`
-   for the log;
+2. process: `{"read": [start, stop], "drawn": whether it has drawn anything}`, and parent: `Located` as JSON, as often
+   as the step reads; and `{"noted": text}` for the log;
 3. process: `{"done": true}` and the packed step; or `{"refused": [name, text]}` for one of `REFUSALS`, which follow
    from public quantities alone; or `{"failed": name, "at": place}` for any other error.
 
@@ -35,6 +35,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.features import ReleasedMap
 from service.mechanisms.mechanism import CarriedState, Model, StateLost, StatePart
+from service.privacy import randomness
 from service.privacy.noise.additive import Unaffordable
 from service.publishing.blocks import LocatedBlocks, as_stored
 from service.publishing.prepared import packed, prepare
@@ -118,8 +119,10 @@ def _taken(task: Task, chain: Sequence[CarriedState], connection: Connection) ->
     released = None if task.released is None else ReleasedMap(**task.released)
     mechanism = build(schema, configuration, released, task.start)
 
+    began = randomness.mark()
+
     def located(start: int, stop: int) -> Located:
-        _send(connection, {"read": [start, stop]})
+        _send(connection, {"read": [start, stop], "drawn": randomness.drawn_since(began)})
         return Located.from_json(json.loads(connection.recv_bytes()))
 
     def read(start: int, stop: int) -> Records:

@@ -21,6 +21,7 @@ import structlog
 
 from service.learning.optimization.sums import SINGLE_THREADED
 from service.mechanisms.timing import Cost, fit_cost
+from service.privacy import randomness
 from service.privacy.accounting.composition import Slots
 from service.publishing.locating import locate, read_records
 from service.publishing.prepared import Prepared, prepare, unpacked
@@ -138,6 +139,8 @@ def _apart(
                     continue
                 if "read" not in message:
                     break
+                if message["drawn"]:
+                    randomness.note_draw()
                 where = locate(database, turn.stream, publication.start, *message["read"], labels_of=publication.id)
                 connection.send_bytes(json.dumps(where.to_json()).encode())
             if "done" in message:

@@ -13,6 +13,7 @@ import structlog
 
 from service import metrics
 from service.log import ClusterPrimaries, LogUnavailable, LogUnsuitable, open_readers, probe, read_primaries
+from service.logs import Outage
 from service.settings import Settings
 from service.store import streams
 from service.store.database import Database, DatabaseUnavailable
@@ -111,14 +112,15 @@ def _share_arenas() -> None:
 
 def _await(part: str, ask: Callable[[], None], stop: threading.Event) -> None:
     """Ask a part until it answers, or `stop` is set."""
+    outage = Outage(part)
     while not stop.is_set():
         try:
             ask()
         except (OSError, LogUnavailable, DatabaseUnavailable) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            _log.warning("part_unavailable", part=part, reason=reason)
+            outage.begin(str((error.strerror if isinstance(error, OSError) else None) or error))
             stop.wait(1.0)
         else:
+            outage.end()
             return
 
 

@@ -15,13 +15,17 @@ import time
 from contextlib import suppress
 from functools import partial
 
+import psycopg
 import structlog
+from sqlalchemy.exc import DBAPIError
 
 from service import metrics
 from service.learning.optimization.solvers import Inaccurate
 from service.ledger import high_water_mark, open_leased_entry, open_ledger
 from service.ledger.errors import LedgerBroken, OverBudget
+from service.logs import Outage
 from service.mechanisms.mechanism import StateLost
+from service.privacy import randomness
 from service.privacy.noise.additive import Unaffordable
 from service.publishing import ticks
 from service.publishing.commit import (
@@ -82,12 +86,15 @@ class Publisher:
 
     def run(self, stop: threading.Event) -> None:
         """Until told to stop; whatever is away is waited for."""
+        outage = Outage("publisher")
         while not stop.is_set():
             try:
-                if not self.step(stop) and (self._short or self._bell.count == self._look.heard):
+                took = self.step(stop)
+                outage.end()
+                if not took and (self._short or self._bell.count == self._look.heard):
                     self._bell.wait_past(self._look.heard, first=self._short)
             except DatabaseUnavailable as error:
-                _log.warning("part_unavailable", part="publisher", reason=str(error))
+                outage.begin(str(error))
                 stop.wait(0.5)
 
     def step(self, stop: threading.Event) -> bool:
@@ -323,6 +330,7 @@ class Publisher:
         known, step = desk.drawn.get(publication.promise, (None, None))
         if step is not None and known == state:
             return step
+        began = randomness.mark()
         try:
             wanted = partial(self._wants, lease, turn, stop)
             step = fits.draw(self._database, self._files, turn, wanted, self._dask_scheduler)
@@ -334,6 +342,8 @@ class Publisher:
         except _FORESEEN:
             raise  # of public reasons alone
         except Exception as error:
+            if isinstance(error, psycopg.Error | DBAPIError) and not randomness.drawn_since(began):
+                raise  # the database refuses to say where records are: there is no result yet that could be chosen
             how = ""
             if isinstance(error, FitDied):
                 how = f". The last one: {error}"

@@ -20,6 +20,7 @@ import structlog
 from service import metrics
 from service.ledger import high_water_mark
 from service.log import Entry, LogLost, LogUnavailable, Position, Primaries, Reader
+from service.logs import Outage
 from service.mechanisms.building import needs
 from service.store import changes, leases, numbering, retention, segments, streams
 from service.store.database import FREE_STREAM, Database, DatabaseUnavailable, heard
@@ -72,13 +73,15 @@ class Sealer:
 
     def run(self, stop: threading.Event) -> None:
         """Seal until `stop` is set; wait while the database or the log is away."""
+        outage = Outage("sealer")
         while not stop.is_set():
             try:
                 if self._rung.is_set() or time.monotonic() >= self._look_at:
                     self._look()
                 self._seal_waiting(WAIT_MILLISECONDS)
+                outage.end()
             except (DatabaseUnavailable, LogUnavailable) as error:
-                _log.warning("part_unavailable", part="sealer", reason=str(error))
+                outage.begin(str(error))
                 self._reader.refresh()
                 self._let_go(*self._held)  # positions are read again, from the record
                 self._look_at = 0.0

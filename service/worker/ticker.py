@@ -9,6 +9,7 @@ import structlog
 from service import metrics
 from service.ledger import high_water_mark, open_ledger
 from service.ledger.errors import LedgerBroken
+from service.logs import Outage
 from service.publishing import ticks
 from service.publishing.confirmation import Confirmer
 from service.store import parked
@@ -49,12 +50,14 @@ class Ticker:
 
     def run(self, stop: threading.Event) -> None:
         """Publish until told to stop; what is away is waited for."""
+        outage = Outage("ticker")
         while not stop.is_set():
             heard = self._count
             try:
                 left = self.step()
+                outage.end()
             except DatabaseUnavailable as error:
-                _log.warning("part_unavailable", part="ticker", reason=str(error))
+                outage.begin(str(error))
                 left = 0.5
             with self._parked:
                 self._parked.wait_for(lambda: self._count > heard, left)  # noqa: B023

@@ -4,6 +4,7 @@ Each statistical test has a twin: it rejects a scale that is a third too small.
 """
 
 import math
+import os
 from contextlib import nullcontext
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -235,8 +236,8 @@ def test_gamma_is_gamma(halves):
 @pytest.mark.parametrize("halves", [2, 7, 2000])
 def test_gamma_is_exact_to_130_bits(halves, monkeypatch):
     """The same bits, as many logarithms to 250 digits as there are exponentials."""
-    drawn, true = [], samplers.os.urandom
-    monkeypatch.setattr(samplers.os, "urandom", lambda count: drawn.append(true(count)) or drawn[-1])
+    drawn, true = [], os.urandom
+    monkeypatch.setattr(os, "urandom", lambda count: drawn.append(true(count)) or drawn[-1])
     result = gamma(halves)
     whole = b"".join(drawn)
     middles = [Fraction(2 * int.from_bytes(whole[i : i + 48]) + 1, 2**385) for i in range(0, len(whole), 48)]

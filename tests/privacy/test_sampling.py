@@ -1,6 +1,7 @@
 """A secret sample costs each slot what the formula says: by brute force never more, and sometimes just as much."""
 
 import math
+import os
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement, product
 
@@ -157,5 +158,5 @@ def test_slots_of_a_long_range_are_drawn_alike_and_rise():
 def test_a_word_that_would_favour_small_numbers_is_drawn_again(monkeypatch):
     """2^64 words do not fall on three numbers equally often: the last of them is one too many."""
     words = iter([2**64 - 1, 2**64 - 2, 5, 4])
-    monkeypatch.setattr(sampling.os, "urandom", lambda count: next(words).to_bytes(count, "little"))
+    monkeypatch.setattr(os, "urandom", lambda count: next(words).to_bytes(count, "little"))
     assert [sampling._uniform(3, 1).tolist() for _ in range(3)] == [[2], [2], [1]]

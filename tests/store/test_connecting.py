@@ -194,13 +194,20 @@ def test_a_database_of_bytes_without_an_encoding_is_as_good_as_any(cluster: Clus
 
 
 @contextmanager
-def read_only(servers: Servers, url: str) -> Iterator[None]:
-    """New connections to the database can't write, as after a failover to a standby that is not promoted yet."""
+def read_only(servers: Servers, url: str, *, cut: bool = False) -> Iterator[None]:
+    """New connections to the database can't write, as after a failover to a standby that is not promoted yet.
+
+    cut: there are none but new ones.
+    """
     name = make_url(url).database
     with _superuser(servers, postgres.SUPERUSER) as administrator:
         administrator.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-        yield
-        administrator.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        if cut:
+            administrator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        try:
+            yield
+        finally:
+            administrator.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
 
 
 def ready(database: Database) -> None:

@@ -4,13 +4,14 @@
 import threading
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 
 from service.learning.output_perturbation import OutputPerturbation
 from service.store import attempts as stored_attempts
 from service.store import parked, publications, releases, tables
-from service.store.database import DatabaseUnavailable
+from service.store.database import Database, DatabaseUnavailable
 from service.worker import publisher as publisher_module
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
@@ -63,6 +64,28 @@ def test_an_unforeseen_error_is_noted_and_one_more_attempt_succeeds(bench: Bench
     bench.publish_all()
     assert bench.now().state == "running"
     assert bench.counts() == (5, 5)
+
+
+def test_an_error_of_the_driver_before_anything_is_drawn_is_no_attempt(bench: Bench):
+    """Whatever ends the query that says where records are: no result is there of which another could be chosen."""
+    owner = Database(bench.world.settings.migration_url)
+    with owner.transaction() as connection:
+        connection.execute(text("REVOKE SELECT ON segments FROM perennial_service"))
+    for _ in range(3):
+        step(bench)
+    assert (bench.now().state, attempts(bench), bench.counts()) == ("running", [], (0, 0))
+    with owner.transaction() as connection:
+        connection.execute(text("GRANT SELECT ON segments TO perennial_service"))
+    owner.close()
+    bench.publish_all()
+    assert bench.counts() == (5, 5)
+
+
+def test_an_error_of_the_driver_after_noise_was_drawn_is_one(bench: Bench, monkeypatch):
+    calls = fail(monkeypatch, 9, psycopg.errors.InsufficientPrivilege)
+    for _ in range(4):
+        step(bench)
+    assert (bench.now().state, len(calls)) == ("halted", 2)
 
 
 def test_after_a_second_one_at_the_same_step_it_halts(bench: Bench, monkeypatch):

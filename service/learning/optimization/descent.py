@@ -49,7 +49,6 @@ that changes Π (1 - η_s·α) by less than 2^-52·(2 + ln T), which `permutatio
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -60,6 +59,7 @@ from service.learning.optimization.objective import MARGIN, evaluate
 from service.learning.optimization.solvers import SLACK, UNIT, Setting, require_accuracy
 from service.privacy import sensitivity
 from service.privacy.currency import round_down
+from service.privacy.randomness import random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 def random_places(rows: int, slots: int) -> NDArray[np.intp]:
     """Return the first `rows` places of a uniform permutation of `slots`, from the operating system's generator."""
     while True:
-        keys = np.frombuffer(os.urandom(8 * slots), dtype=np.uint64)
+        keys = np.frombuffer(random_bytes(8 * slots), dtype=np.uint64)
         order = np.argsort(keys)
         if (np.diff(keys[order]) != 0).all():  # keys without ties are ordered uniformly
             return order[:rows]

@@ -22,7 +22,6 @@ is asked at every call: nothing to seed, nothing that a fork could copy.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
@@ -31,6 +30,8 @@ from math import exp, floor, isqrt, log
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from service.privacy.randomness import random_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +46,7 @@ _GAMMA_BITS = 384
 
 def _bits(count: int) -> int:
     """Return a uniform integer of that many bits, a multiple of 8."""
-    return int.from_bytes(os.urandom(count // 8))
+    return int.from_bytes(random_bytes(count // 8))
 
 
 def _context(digits: int, rounding: str) -> Context:
@@ -181,7 +182,7 @@ def discrete_laplaces(scale: Fraction, count: int) -> list[int]:
     near = float(rate)
     drawn: list[int] = []
     while (left := count - len(drawn)) > 0:
-        words, signs = (memoryview(os.urandom(left * size)) for size in (_EXTENSION // 8, 1))
+        words, signs = (memoryview(random_bytes(left * size)) for size in (_EXTENSION // 8, 1))
         for word, sign in zip(words.cast("Q"), signs, strict=True):
             size, negative = Uniform(word, _EXTENSION).geometric(rate, near), sign & 1
             if size or not negative:
@@ -270,7 +271,7 @@ def discrete_gaussian(variance: Fraction, count: int) -> NDArray[np.int64]:
     filled = 0
     while (left := count - filled) > 0:
         size = min(_CHUNK, left + left // 2 + 16)
-        words = np.frombuffer(os.urandom(24 * size), dtype=np.uint64).reshape(3, size)
+        words = np.frombuffer(random_bytes(24 * size), dtype=np.uint64).reshape(3, size)
         values, accepted, unsettled = envelope.settle(words)
         for index in np.flatnonzero(unsettled):
             value = envelope.settle_exactly(words[:, index])
@@ -314,7 +315,7 @@ def _log_product(count: int) -> Fraction:
     """Return the logarithm of the product of that many uniforms in (0, 1)."""
     product, exponent = 1, 0
     size = _GAMMA_BITS // 8
-    bytes_ = os.urandom(size * count)
+    bytes_ = random_bytes(size * count)
     for start in range(0, len(bytes_), size):
         product *= 2 * int.from_bytes(bytes_[start : start + size]) + 1
         exponent -= _GAMMA_BITS + 1

@@ -100,13 +100,11 @@ def a_key_that_is_not_synced() -> None:
 @bug("tests/embedded/test_forks.py::test_two_forks_never_draw_the_same_noise")
 def noise_from_a_generator_in_memory() -> None:
     """A fork copies the generator: both parts, and each later start of a part, draw the same noise."""
-    from types import SimpleNamespace
-
     import numpy as np
 
     from service.privacy.noise import samplers
 
-    samplers.os = SimpleNamespace(urandom=np.random.default_rng().bytes)
+    samplers.random_bytes = np.random.default_rng().bytes
 
 
 @bug(f"{_SERVERS}::test_servers_are_given_neither_secrets_nor_settings_of_others")

@@ -7,17 +7,19 @@ import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier, Event, Thread
 
+import httpx
 import numpy as np
 import obstore
 import pytest
+from structlog.testing import capture_logs
 
 from service.store import segment_objects
 from service.store.segment_files import FilesReplaced, SegmentDamaged, SegmentFiles, StoreUnsuitable
 from service.store.segment_objects import SegmentObjects
 from service.store.segment_places import open_described, open_place
-from service.worker import dask_blocks
+from service.worker import dask_blocks, main
 from tests.store.objects.server import BUCKET, Faults, Server
 
 COLUMNS = {"x": np.arange(12, dtype=np.float32).reshape(4, 3), "y": np.arange(4, dtype=np.int32)}
@@ -186,6 +188,22 @@ def test_a_store_that_is_away_is_an_error_of_the_system_that_repeats_nothing(fil
         with pytest.raises(OSError, match="does not answer as it should") as refused:
             ask()
         assert "SlowDown" not in str(refused.value)
+
+
+def test_a_bucket_that_is_not_there_is_waited_for_and_told_once(files, healthy):
+    absent, stop, probes = SegmentObjects("s3://absent/x", files.root, most_bytes=1), Event(), []
+
+    def probe() -> None:
+        probes.append(1)
+        if len(probes) == 3:
+            httpx.put(f"{healthy.url}/absent", trust_env=False).raise_for_status()
+        absent.probe()
+
+    with capture_logs() as lines:
+        main._await("segment store", probe, stop)
+    away, back = lines
+    assert (away["event"], back["event"]) == ("part_unavailable", "part_available")
+    assert away["reason"].startswith("there is no bucket or container that PERENNIAL_SEGMENT_STORE names")
 
 
 def test_copies_go_when_they_are_old_or_too_many(files):
