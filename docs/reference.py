@@ -78,7 +78,9 @@ SCOPES = {
 _SETTINGS = """# Settings
 
 Written by `make docs` from `service/settings.py`: environment variables, or lines of a `.env` file in the working
-directory. Nothing else of the service reads the environment. An empty value is as good as none. The log warns
+directory. Nothing else of the service reads the environment, but `PGPASSWORD`, which may hold PostgreSQL's password,
+and what an object store's own client reads. Other variables of PostgreSQL's clients (`PGSSLMODE`, `PGSERVICE` …) are
+ignored, and the log says so: write options behind the `?` of the URL. An empty value is as good as none. The log warns
 of misspelt ones.
 """
 

@@ -30,6 +30,7 @@ def begin(settings: Settings) -> None:
     if settings.database_url is not None:
         for variable in IGNORED_VARIABLES:
             _warn_once("variable_ignored", variable=variable, advice="write it behind the ? of PERENNIAL_DATABASE_URL")
+    IGNORED_VARIABLES.clear()  # parts that `up` forks get the URL of a server of its own
 
 
 @cache  # parts that `perennial up` forks go on from here, and repeat nothing
