@@ -4,6 +4,8 @@ The columns c^(b) are measured, as in `test_several_records`: by how much a cont
 adds each draw of noise to. Nothing here follows the closed forms of `carried_groups`.
 """
 
+from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -13,6 +15,7 @@ from math import isclose, sqrt
 import numpy as np
 import pytest
 
+from service.privacy.accounting import carried_groups
 from service.privacy.accounting.carried_groups import carried, rounding_share, settled
 from service.privacy.accounting.events import NoisyRunningSums
 from service.privacy.accounting.groups import (
@@ -55,14 +58,22 @@ def batching(records, separation, batch, one=True):
     return Batching(bound=bound(records, separation), batch=batch, one_contribution=one)
 
 
-def stated(noise, batches):
+def costs_of(noise, batches, **rounding):
+    """What the code states of so many records as the bound says: the costs that decide g."""
     match noise:
         case "independent":
             return independent(batches)
         case "shared":
             return shared(batches.bound)
         case _:
-            return carried(NOISES[noise], batches)
+            return carried(NOISES[noise], batches, **rounding)
+
+
+def stated(noise, batches, **rounding):
+    """Return T(1), …, T(m): of p records, as of a unit that has no more."""
+    records = range(1, batches.bound.max_records + 1)
+    bounds = {p: replace(batches, bound=replace(batches.bound, max_records=p)) for p in records}
+    return tuple(costs_of(noise, bounds[p], **rounding)[p] for p in records)
 
 
 @cache
@@ -119,9 +130,11 @@ def assert_worst(noise, batches):
         if is_exact(noise, batches):
             assert isclose(most, cost, rel_tol=1e-5)
     factor = max(len(costs) * most / p for p, most in enumerate(seen, start=1))
-    assert factor <= float(group_factor(costs)) * (1 + 1e-6)
+    stated_factor = group_factor(costs_of(noise, batches))
+    assert isclose(stated_factor, max(len(costs) * cost / p for p, cost in enumerate(costs, start=1)), rel_tol=1e-15)
+    assert factor <= float(stated_factor) * (1 + 1e-6)
     if is_exact(noise, batches):
-        assert isclose(factor, group_factor(costs), rel_tol=1e-5)
+        assert isclose(factor, stated_factor, rel_tol=1e-5)
 
 
 @pytest.mark.parametrize("one", [True, False], ids=["one contribution", "each its own"])
@@ -155,9 +168,9 @@ def test_batches_of_four_and_slots_six_apart():
     """Between what ⌈s/B⌉ and what ⌊s/B⌋ batches from one slot to the next would cost."""
     batches = batching(3, 6, 4)
     assert isclose(worst("blt", batches, 3), 6.26, abs_tol=0.005)
-    assert isclose(carried(BLT, batches)[-1], 6.46, abs_tol=0.005)
-    assert isclose(carried(BLT, batching(3, 2, 1))[-1], 5.94, abs_tol=0.005)  # ⌈6/4⌉
-    assert isclose(carried(BLT, batching(3, 1, 1))[-1], 6.61, abs_tol=0.005)  # ⌊6/4⌋
+    assert isclose(carried(BLT, batches)[3], 6.46, abs_tol=0.005)
+    assert isclose(carried(BLT, batching(3, 2, 1))[3], 5.94, abs_tol=0.005)  # ⌈6/4⌉
+    assert isclose(carried(BLT, batching(3, 1, 1))[3], 6.61, abs_tol=0.005)  # ⌊6/4⌋
 
 
 @pytest.mark.parametrize(("records", "times"), [(2, 3.27), (10, 50.7), (50, 595)])
@@ -175,12 +188,13 @@ def test_noise_of_online_leader_for_sixteen_records_of_a_person(apart, times):
 
 def test_a_full_batch_and_a_rest_do_not_hide_what_a_stop_would_leave():
     """m = 5, c = 4: T(5) = 17. With T(5) for g, four slots cost 16/17, and a fifth elsewhere a fifth more."""
-    costs = independent(batching(5, 1, 4, one=False))
+    batches = batching(5, 1, 4, one=False)
+    costs, factor = stated("independent", batches), group_factor(independent(batches))
     assert [int(each) for each in costs] == [1, 4, 9, 16, 17]
-    assert group_factor(costs) == 20
+    assert factor == 20
     elsewhere = Fraction(1, 5)
     assert isclose(costs[3] / costs[4] + elsewhere, 1.14, abs_tol=0.005)
-    assert costs[3] / group_factor(costs) + elsewhere == 1
+    assert costs[3] / factor + elsewhere == 1
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -188,7 +202,7 @@ def test_any_slots_of_a_unit_cost_at_most_g_over_m_of_their_charges(noise):
     """Also if they are charged by two publications with such noise, one after the other."""
     batches = batching(7, 2, 5, one=False)
     costs = (Fraction(0), *stated(noise, batches))
-    share = group_factor(costs[1:]) / 7
+    share = group_factor(costs_of(noise, batches)) / 7
     for first in range(8):
         for second in range(8 - first):
             assert costs[first] + costs[second] <= share * (first + second)
@@ -211,7 +225,7 @@ def test_more_slots_cost_more_each_and_slots_that_are_farther_apart_less(noise, 
 )
 def test_autocorrelations_are_rounded_up_by_very_little(factor, lag):
     """T(2) = 2 + 2·R(lag)/R(0), against a sum over steps; decays of BLT for ever are 0.99998, so 10^6 steps."""
-    cost = carried(factor, batching(2, lag, 1))[-1]
+    cost = carried(factor, batching(2, lag, 1))[2]
     column = np.zeros(2**20)
     if isinstance(factor, Blt):
         steps = np.arange(len(column) - 1)
@@ -230,7 +244,7 @@ def test_no_autocorrelation_is_rounded_down(decay, lag):
     factor = Toeplitz(bands=30, decay=decay)
     exact = [Fraction(c) for c in factor.coefficients]
     apart = sum((a * b for a, b in zip(exact[:-lag], exact[lag:], strict=True)), start=Fraction(0))
-    assert carried(factor, batching(2, lag, 1))[-1] >= 2 + 2 * apart / factor.column.square
+    assert carried(factor, batching(2, lag, 1))[2] >= 2 + 2 * apart / factor.column.square
 
 
 @pytest.mark.parametrize("charge", [1e-1, 1e-5, 1e-9])
@@ -249,7 +263,7 @@ def test_rounding_is_counted_for_every_slot(noise, charge):
     norm = root(factor.column.square) * 2
     moved_by_rounding = root(2 * Fraction(noise_law.noise.scale) ** 2 * Fraction(noise_law.charge(2.0))) - norm
     assert moved_by_rounding > 0
-    exact = carried(factor, batches)
+    exact = stated(noise, batches)
     for slots, cost in enumerate(exact, start=1):
         moved_by_all = root(cost) * norm + slots * moved_by_rounding
         paid = moved_by_all**2 / (2 * Fraction(noise_law.noise.scale) ** 2)
@@ -284,7 +298,33 @@ def test_a_window_that_declassifies_is_refused():
 
 
 def test_a_tree_for_too_many_records_has_the_bound_that_is_always_enough():
-    assert carried(Tree(steps=8), batching(5000, 1, 1))[-1] == 5000**2
+    assert carried(Tree(steps=8), batching(5000, 1, 1)) == {5000: 5000**2}
+
+
+@pytest.mark.parametrize("separation", [1, 150])
+@pytest.mark.parametrize("factor", [BLT, Blt.decaying(1.0), Toeplitz.for_ever(0.99), Tree(steps=2**40)], ids=repr)
+def test_a_request_makes_the_processor_add_up_once_for_each_record_at_most(factor, separation, monkeypatch):
+    """Each plan of a stream with units asks for g, with several roundings; m² steps, or roots of m costs, took 48 s."""
+    calls = Counter()
+
+    def counted(name):
+        real = getattr(carried_groups, name)
+
+        def call(*args):
+            calls[name] += 1
+            return real(*args)
+
+        monkeypatch.setattr(carried_groups, name, call)
+
+    for name in ("root", "_power", "_up", "_shared_out"):
+        counted(name)
+    records = 4096 if isinstance(factor, Tree) else MOST_RECORDS
+    least = settled(factor, batching(records, separation, 100), lambda _: Fraction(1, 2**5))
+    assert records <= least <= records**2
+    assert calls["root"] < 200, "a few costs decide, whatever the rounding"
+    assert calls["_power"] <= 20
+    assert calls["_up"] <= 1000
+    assert calls["_shared_out"] <= 30
 
 
 @pytest.mark.parametrize(("records", "separation"), [(0, 1), (MAX_RECORDS + 1, 1), (1, 0)])
@@ -300,7 +340,7 @@ def test_a_batch_has_a_slot():
 
 def test_of_rounding_each_slot_has_its_own_part():
     batches, rounding = batching(3, 2, 1), Fraction(1, 1000)
-    pairs = zip(carried(BLT, batches), carried(BLT, batches, rounding=rounding), strict=True)
+    pairs = zip(stated("blt", batches), stated("blt", batches, rounding=rounding), strict=True)
     for slots, (exact, rounded) in enumerate(pairs, start=1):
         assert isclose(rounded, ((sqrt(exact) + slots * rounding) / (1 + rounding)) ** 2, rel_tol=1e-12)
 

@@ -19,8 +19,13 @@ do not, and R(0) ≥ R(1) (Cauchy and Schwarz).
  - Else k_b ≤ c = ⌈B/s⌉. The form is convex in k, so it is largest where all k_b but one are 0 or c; and of those where
    they are neighbours, c, c, …, c, p mod c (Hardy, Littlewood, Pólya, "Inequalities", Theorem 371: R is symmetric and
    decreasing). A bound: slots s apart cannot fill all batches so.
+ - T(p)/p is largest where all batches are full, at n·c or at m. With n full batches and r of a next one T(n·c + r) is
+   n·c² + r² + 2/R(0)·(c²·P_n + c·r·S_n), S_n = Σ_(k≤n) R(d(k)) and P_n = Σ_(j<n) S_j: convex in r, so T(p)/p, which is
+   it over a line, is largest at r = 0 or r = c. And T(n·c)/(n·c) = c + 2c/R(0)·P_n/n does not decrease in n, since
+   S_j does not. So n = ⌊m/c⌋ and m are enough, and what a request makes the processor do is one sum of n terms.
  - Blt: R(τ) = Σ_k a_k·x_k^(τ-1) + Σ_(j,k) a_j·a_k·x_k^τ/(1 - x_j·x_k), a the scales, x the decays: c_0·c_τ, and the
-   geometric series of c_t·c_(t+τ), t ≥ 1. Powers are computed in whole numbers of 2^-96, rounded up.
+   geometric series of c_t·c_(t+τ), t ≥ 1. Powers are computed in whole numbers of 2^-160, each from the one before,
+   rounded up.
  - Toeplitz: the sum itself. Floating point is at most `bands` roundings off, relatively, and 2^-1000.
 
 `Tree`, of 2^e steps, one after another. c^(b) has a 1 for each of its nodes that holds step b, so the cost is Σ N², N
@@ -28,18 +33,20 @@ being the contributions within a node, over h = e + 1. The nodes are the left ch
 holds at most as many contributions as `Batching.contributions` says. Under these bounds alone the most is found level
 by level: M_(k+1)(i + j) = i² + M_k(i) + M_k(j), M_0 = 0, and M_e(p) + p² of one tree; several trees share p. Attained
 where s ≤ B with one contribution, and where s/B is a power of two; else a bound. For m > 4096 it is p².
+Where M_k(i) + M_k(j) ≤ M_k(i + j), and nodes of 2^k steps hold m, i = p is the best, M_(k+1)(p) = p² + M_k(p), and the
+same holds of M_(k+1): no further level needs a search, nor do several trees.
 
 A window tree with expiry declassifies records, which ends the promise for their unit: refused.
 
 Rounding. e = √L·r/(‖c‖₂·Δ) depends on the scale of the noise, and the scale on g. `settled` takes the least e = 2^-k
-that the noise then keeps to; ((A + p·e)/(1 + e))² increases with e, as A = ‖Σ k_b·c^(b)‖/‖c‖ ≤ p.
+that the noise then keeps to; ((A + p·e)/(1 + e))² increases with e, as A = ‖Σ k_b·c^(b)‖/‖c‖ ≤ p. Over p it is
+(√(T(p)/p) + √p·e)²/(1 + e)²: largest at a p after which no T(p)/p is as large, whatever e is.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
-from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,7 +65,7 @@ if TYPE_CHECKING:
     from service.privacy.noise.correlated import Correlated
     from service.privacy.noise.running_sums import Factor
 
-_BITS = 96
+_BITS = 160
 _LARGEST_TREE_RECORDS = 2**12  # level by level takes m² steps
 _ROUNDING_BITS = range(36, 2, -2)
 _IMPOSSIBLE = -(2**60)
@@ -73,7 +80,7 @@ def carried(factor: Factor, batching: Batching, *, rounding: Fraction = Fraction
             exact = _tree(factor, batching)
         case _:
             exact = _toeplitz(factor, batching)
-    return tuple(_with_rounding(cost, slots, rounding) for slots, cost in enumerate(exact, start=1))
+    return {slots: _with_rounding(cost, slots, rounding) for slots, cost in exact.items()}
 
 
 def rounding_share(noise: Correlated, sensitivity: float) -> Fraction:
@@ -105,51 +112,73 @@ def _with_rounding(cost: Fraction, slots: int, rounding: Fraction) -> Fraction:
 
 @lru_cache(maxsize=64)
 def _toeplitz(factor: Toeplitz | Blt, batching: Batching) -> Costs:
-    """Return p of T(p), by n full batches and a rest.
-
-    It is n·c² + rest² and, times 2/R(0), c²·Σ_(j<l<n) R(l - j) + c·rest·Σ_(1≤j≤n) R(j).
-    """
+    """Return T of full batches alone, and of these and the rest of m."""
     most, records, inverse = batching.contributions(), batching.bound.max_records, _up(1 / factor.column.square)
-    costs: list[Fraction] = []
-    pairs, sums = 0, 0
-    for full in count():
-        for rest in range(most):
-            products = 2 * (most**2 * pairs + most * rest * sums)
-            alone = (full * most**2 + rest**2) << _BITS
-            costs.append(Fraction(alone - (-products * inverse >> _BITS), 2**_BITS))
-        if len(costs) > records:
-            return tuple(costs[1 : records + 1])
-        pairs += sums
-        sums += _autocorrelation(factor, batching.batches_apart(full + 1))
-    raise AssertionError
+    full = records // most
+    pairs, singles = (
+        _sums_of_blt(factor, batching, full) if isinstance(factor, Blt) else _sums_of_toeplitz(factor, batching, full)
+    )
+
+    def cost(rest: int) -> Fraction:
+        products = 2 * (most**2 * pairs + most * rest * singles)
+        alone = (full * most**2 + rest**2) << _BITS
+        return Fraction(alone - (-products * inverse >> _BITS), 2**_BITS)
+
+    return {full * most: cost(0), records: cost(records % most)}
 
 
-def _autocorrelation(factor: Toeplitz | Blt, lag: int) -> int:
-    """Return R(lag), lag ≥ 1, in whole numbers of 2^-96, rounded up."""
-    return _of_blt(factor, lag) if isinstance(factor, Blt) else _of_toeplitz(factor, lag)
+def _sums_of_toeplitz(factor: Toeplitz, batching: Batching, full: int) -> tuple[int, int]:
+    """Return P_n and S_n of R in whole numbers of 2^-160, rounded up; n = `full`."""
+    pairs = singles = 0
+    for batches in range(1, full + 1):
+        pairs += singles
+        if (lag := batching.batches_apart(batches)) >= factor.bands:
+            return pairs + (full - batches) * singles, singles
+        product = float(factor.coefficients[:-lag] @ factor.coefficients[lag:])
+        singles += _up(Fraction(product) * (1 + Fraction(factor.bands + 1, 2**51)) + Fraction(1, 2**1000))
+    return pairs, singles
 
 
-def _of_toeplitz(factor: Toeplitz, lag: int) -> int:
-    if lag >= factor.bands:
-        return 0
-    product = float(factor.coefficients[:-lag] @ factor.coefficients[lag:])
-    return _up(Fraction(product) * (1 + Fraction(factor.bands + 1, 2**51)) + Fraction(1, 2**1000))
+def _sums_of_blt(factor: Blt, batching: Batching, full: int) -> tuple[int, int]:
+    """Return the same: of each decay x the sums of its powers, times its weight."""
+    pairs = singles = 0
+    for weight, decay in _geometric(factor):
+        sum_of_sums, sum_of_powers = _sums_of_powers(decay, batching, full)
+        pairs -= -weight * sum_of_sums >> _BITS
+        singles -= -weight * sum_of_powers >> _BITS
+    return pairs, singles
 
 
-def _of_blt(factor: Blt, lag: int) -> int:
-    return sum(-(-weight * _power(decay, lag - 1) >> _BITS) for weight, decay in _geometric(factor))
+def _sums_of_powers(decay: int, batching: Batching, full: int) -> tuple[int, int]:
+    """Return Σ_(j<n) Σ_(k≤j) x^(d(k)-1) and Σ_(k≤n) x^(d(k)-1), rounded up; n = `full`, x and they times 2^160."""
+    whole, part = divmod(max(batching.bound.min_separation, batching.batch), batching.batch)
+    step, longer = _power(decay, whole), _power(decay, whole + 1)
+    power, rest = _power(decay, batching.batches_apart(1) - 1), part
+    sum_of_sums = sum_of_powers = 0
+    for left in range(full, 0, -1):
+        if power <= 1:  # as small as it gets
+            return sum_of_sums + left * sum_of_powers + left * (left - 1) // 2 * power, sum_of_powers + left * power
+        sum_of_sums += sum_of_powers
+        sum_of_powers += power
+        rest += part
+        if rest >= batching.batch:
+            rest -= batching.batch
+            power = -(-power * longer >> _BITS)
+        else:
+            power = -(-power * step >> _BITS)
+    return sum_of_sums, sum_of_powers
 
 
 @lru_cache(maxsize=64)
 def _geometric(factor: Blt) -> tuple[tuple[int, int], ...]:
-    """Return weights w and decays x, in whole numbers of 2^-96, for which R(τ) ≤ Σ w·x^(τ-1), τ ≥ 1."""
+    """Return weights w and decays x, in whole numbers of 2^-160, for which R(τ) ≤ Σ w·x^(τ-1), τ ≥ 1."""
     pairs = [(Fraction(scale), Fraction(decay)) for scale, decay in zip(factor.scales, factor.decays, strict=True)]
     later = (sum((b / (1 - x * y) for b, y in pairs), start=Fraction(0)) for _, x in pairs)
     return tuple((_up(a * (1 + x * more)), _up(x)) for (a, x), more in zip(pairs, later, strict=True))
 
 
 def _power(base: int, exponent: int) -> int:
-    """Return base^exponent, 0 < base ≤ 1, both in whole numbers of 2^-96, rounded up."""
+    """Return base^exponent, 0 < base ≤ 1, both in whole numbers of 2^-160, rounded up."""
     square, power = base, 1 << _BITS
     while exponent:
         if exponent & 1:
@@ -167,25 +196,29 @@ def _up(value: Fraction) -> int:
 def _tree(factor: Tree, batching: Batching) -> Costs:
     records = batching.bound.max_records
     if records > _LARGEST_TREE_RECORDS:
-        return tuple(Fraction(p * p) for p in range(1, records + 1))
+        return {records: Fraction(records**2)}
     squares = np.arange(records + 1, dtype=np.int64) ** 2
-    most = _within(np.zeros(records + 1, dtype=np.int64), batching.contributions())
-    for level in range(1, factor.levels):
-        most = _within(_shared_out(most + squares, most), batching.contributions(2**level))
-    trees = most + squares
-    for p in range(2, records + 1):
-        trees[p] = max(trees[p], (trees[1:p] + trees[p - 1 : 0 : -1]).max())
-    return tuple(Fraction(int(cost), factor.levels) for cost in trees[1:])
+    most = np.zeros(batching.contributions() + 1, dtype=np.int64)
+    levels, superadditive = 1, False
+    while levels < factor.levels and not superadditive:
+        most = _shared_out(most + squares[: len(most)], most, batching.contributions(2**levels))
+        superadditive = len(most) > records and bool((_shared_out(most, most, records) <= most).all())
+        levels += 1
+    most = _shared_out(most, np.zeros(1, dtype=np.int64), records) + (factor.levels - levels + 1) * squares
+    for p in () if superadditive else range(2, records + 1):  # several trees
+        most[p] = max(most[p], (most[1:p] + most[p - 1 : 0 : -1]).max())
+    costs, largest = dict[int, Fraction](), Fraction(0)
+    for p in range(records, 0, -1):
+        cost = Fraction(int(most[p]), factor.levels)
+        if cost / p > largest:
+            costs[p], largest = cost, cost / p
+    return costs
 
 
-def _within(most: NDArray[np.int64], contributions: int) -> NDArray[np.int64]:
-    """Return the same with more contributions than there can be made impossible."""
-    return np.where(np.arange(len(most)) <= contributions, most, _IMPOSSIBLE)
-
-
-def _shared_out(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return max_(i+j=p) left[i] + right[j] for every p."""
-    largest = np.full(len(left), _IMPOSSIBLE, dtype=np.int64)
-    for i, cost in enumerate(left):
-        largest[i:] = np.maximum(largest[i:], cost + right[: len(right) - i])
+def _shared_out(left: NDArray[np.int64], right: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Return max_(i+j=p) left[i] + right[j] for every p ≤ `most`; what there can't be is impossible."""
+    largest = np.full(most + 1, _IMPOSSIBLE, dtype=np.int64)
+    for i, cost in enumerate(left[: most + 1]):
+        stop = min(most + 1, i + len(right))
+        np.maximum(largest[i:stop], cost + right[: stop - i], out=largest[i:stop])
     return largest

@@ -58,13 +58,12 @@ from typing import TYPE_CHECKING
 from service.privacy.currency import Currency, capacity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from decimal import Decimal
 
 MAX_RECORDS = 2**16
 
-Costs = tuple[Fraction, ...]
-"""T(1), …, T(m), exact or rounded up."""
+Costs = dict[int, Fraction]
+"""T(p), exact or rounded up, for the p at which T(p)/p may be largest, and for m, the largest of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,19 +110,19 @@ class Batching:
 
 
 def independent(batching: Batching) -> Costs:
-    """Return T of noise that each fit or batch has of its own."""
-    slots, most = range(1, batching.bound.max_records + 1), batching.contributions()
-    return tuple(Fraction(p // most * most**2 + (p % most) ** 2) for p in slots)
+    """Return T of noise that each fit or batch has of its own: T(p)/p is largest where batches are full, at c."""
+    most = batching.contributions()
+    return {p: Fraction(p // most * most**2 + (p % most) ** 2) for p in (most, batching.bound.max_records)}
 
 
 def shared(bound: UnitBound) -> Costs:
-    """Return T of one noise that all slots share: m² is enough whatever the noise."""
-    return tuple(Fraction(p * p) for p in range(1, bound.max_records + 1))
+    """Return T of one noise that all slots share: m² is enough whatever the noise. T(p)/p = p is largest at m."""
+    return {bound.max_records: Fraction(bound.max_records**2)}
 
 
-def group_factor(costs: Sequence[Fraction]) -> Fraction:
-    """Return g, the factor of a Gaussian publication whose noise has T(1), …, T(m) = `costs`; of a pure one it is m."""
-    return len(costs) * max(cost / slots for slots, cost in enumerate(costs, start=1))
+def group_factor(costs: Costs) -> Fraction:
+    """Return g, the factor of a Gaussian publication whose noise has T = `costs`; of a pure one it is m."""
+    return max(costs) * max(cost / slots for slots, cost in costs.items())
 
 
 def slot_capacity(epsilon: Decimal, delta: Decimal, *, bound: UnitBound, factor: Fraction) -> tuple[Currency, Fraction]:

@@ -38,7 +38,10 @@ def a_tree_whose_nodes_hold_a_unit_once() -> None:
     """Each node is said to be moved by its left half alone."""
     from service.privacy.accounting import carried_groups
 
-    rewrite(carried_groups._tree, ("trees = most + squares", "trees = most + np.arange(records + 1)"))
+    rewrite(
+        carried_groups._tree,
+        ("+ (factor.levels - levels + 1) * squares", "+ (factor.levels - levels) * squares + np.arange(records + 1)"),
+    )
 
 
 @bug(f"{_GROUPS}::test_a_full_batch_and_a_rest_do_not_hide_what_a_stop_would_leave")
@@ -48,7 +51,7 @@ def a_group_factor_of_all_slots_only() -> None:
 
     rewrite(
         groups.group_factor,
-        ("len(costs) * max(cost / slots for slots, cost in enumerate(costs, start=1))", "costs[-1]"),
+        ("max(costs) * max(cost / slots for slots, cost in costs.items())", "costs[max(costs)]"),
     )
 
 
@@ -57,7 +60,7 @@ def a_group_factor_of_another_noise() -> None:
     """The factor is that of independent noise, where noise is carried on."""
     from service.privacy.accounting import carried_groups
 
-    rewrite(carried_groups._toeplitz, ("pairs += sums", "pairs = 0"))
+    rewrite(carried_groups._toeplitz, ("most**2 * pairs + ", ""))
 
 
 @bug(f"{_GROUPS}::test_rounding_is_counted_for_every_slot[blt-1e-05]")
