@@ -246,7 +246,16 @@ def resumptions_of(connection: Connection, identities: Sequence[int], *, most: i
     return by_stream
 
 
+def is_forgotten(connection: Connection, stream: Stream, entry: str) -> bool:
+    """Return whether a batch is older than all whose numbers are remembered: nobody knows whether it was numbered."""
+    oldest = connection.execute(
+        select(entries.c.entry).where(entries.c.stream_id == stream.id).order_by(entries.c.start).limit(1)
+    ).scalar_one_or_none()
+    return stream.entries_from > 0 and oldest is not None and _order(entry) < _order(oldest)
+
+
 def find_entry(connection: Connection, stream: int, entry: str) -> tuple[int, int] | None:
+    """Return the numbers [start, stop) of a batch's records; None: they have none, or it is forgotten."""
     row = connection.execute(
         select(entries.c.start, entries.c.stop).where(entries.c.stream_id == stream, entries.c.entry == entry)
     ).one_or_none()

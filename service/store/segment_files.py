@@ -25,7 +25,7 @@ _OF_THE_VOLUME = "lost+found"  # which file systems have at their root
 
 
 class FilesReplaced(Exception):
-    """A folder holds other files than the database names, and lacks some that it does: it has come further."""
+    """A folder holds other files than the database names, and lacks some that it does: they are of different times."""
 
 
 class SegmentDamaged(Exception):
@@ -188,14 +188,14 @@ class SegmentFiles:
         them.
 
         Raises:
-            FilesReplaced: files that rows name are gone while there are others. So the rows are those of an older time,
-                and an orphan may hold the records of files that were put together, or rewritten, since then.
+            FilesReplaced: files that rows name are gone while there are others. So rows and files are of different
+                times, and an orphan may hold the records of files that were put together, or rewritten, since then.
         """
         orphans = sorted(names - known)
-        if orphans and known - names:
-            gone = len(known - names)
+        if orphans and (gone := sorted(known - names)):
             raise FilesReplaced(
-                f"of the files that it names, {gone} are gone, and {len(orphans)} that it does not name are there"
+                f"of the files that the database names, {len(gone)} are missing, from {gone[0]} to {gone[-1]}, and "
+                f"{len(orphans)} are there that it does not name"
             )
         for name in orphans:
             self.delete(log, name)

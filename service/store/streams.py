@@ -87,7 +87,13 @@ class Stream:
     visible_evaluation_rho: Decimal
     unit_secret_digest: str | None
     units_erased: int
+    entries_from: int
     created_at: datetime
+
+    @property
+    def all_confirmed(self) -> bool:
+        """Return whether the high-water mark holds all charges and releases, so that nobody can lose them unseen."""
+        return (self.confirmed_charges, self.confirmed_releases) == (self.charges, self.releases)
 
     @property
     def parsed_schema(self) -> StreamSchema:

@@ -47,6 +47,7 @@ MERGED_VALUES = 2**26  # most numbers of one merged segment: 256 MiB as float32
 LARGE_ENOUGH = 4  # the size class of 65,536 records and more: such segments are left alone
 NEWEST = MERGED_AT_ONCE * LARGE_ENOUGH  # segments that may be merged
 TIDY_SECONDS = 5.0  # between two looks at whether a log is still whole, and at what is needed no more
+FORGOTTEN_PIECES = 10  # of batches that are forgotten, of a stream in one turn
 TIDIED_AT_ONCE = 25  # streams; so with many of them it takes longer until each has its turn
 FORGET_SECONDS = 600.0  # in which the log's file is written anew without records that are over their units' bounds
 LOOK_SECONDS = 2.0  # between two looks for streams whose sealer died; free ones are notified
@@ -203,6 +204,7 @@ class Sealer:
             raise lost
         if stream.log in self._reader.closed:
             reopen(self._database, self._reader, self._primaries, self._keeper, stream)
+        self._forget_entries(stream)
         if stream.id in moved and self._moved.get(stream.log) != moved[stream.id]:
             self._drop_unneeded(stream)
             self._moved[stream.log] = moved[stream.id]
@@ -299,6 +301,15 @@ class Sealer:
         if gone:
             _log.info("dropped_unneeded", stream=stream.name, start=gone[0].start, end=gone[-1].stop, needed=needed)
 
+    def _forget_entries(self, stream: Stream) -> None:
+        """Forget the numbers of batches that nobody asks for any more, in small pieces."""
+        lease, _ = self._held[stream.log]
+        for _ in range(FORGOTTEN_PIECES):
+            with self._database.transaction() as connection:
+                forgotten = retention.forget_entries(connection, lease, stream.id)
+            if forgotten < retention.FORGOTTEN_AT_ONCE:
+                return
+
     def _delete_erased(self, stream: Stream) -> None:
         """Writes segments with erased records anew, without their bytes; each once, however much of it is erased.
 
@@ -361,7 +372,10 @@ class Sealer:
         try:
             swept = self._files.sweep(stream.log, known, names)
         except FilesReplaced as replaced:
-            raise LogLost(f"the database is older than the segment folder: {replaced}; no file is deleted") from None
+            raise LogLost(
+                f"the segment folder and the database are of different times: {replaced}. No file is deleted. Put back "
+                "the segment folder of the database's time or of a later one, or the newest database if it is the older"
+            ) from None
         for orphan in swept:
             _log.info("orphan_swept", stream=stream.name, file=orphan)
 

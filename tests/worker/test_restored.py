@@ -225,11 +225,37 @@ def test_files_that_were_put_together_since_are_not_swept(bench: Bench, back_up:
     restored = backup()
     late = restored.successor()
     wait_until(lambda: (late.step(wait_milliseconds=10), restored.now().halted or late._held)[1])
-    assert "of the files that it names, 4 are gone, and 1 that it does not name are there" in (
-        restored.now().halted or ""
-    )
+    reason = restored.now().halted or ""
+    assert "of the files that the database names, 4 are missing, from 000000000000-" in reason
+    assert "and 1 are there that it does not name" in reason
     assert file.exists()
     assert bench.values() == [0, 1, 2, 3]
+
+
+def test_segments_that_are_older_than_the_database_are_said_to_be_missing(bench: Bench, tmp_path: Path, monkeypatch):
+    """Only the segment folder, with its mark, was put back from an older backup: the database is not to blame."""
+    folder, sealer = bench.world.settings.segment_store, bench.sealer()
+    for value in range(4):
+        bench.append(value)
+        wait_until(lambda value=value: (sealer.step(wait_milliseconds=10), bench.now().records == value + 1)[1])
+    write_down(bench)
+    shutil.copytree(folder, tmp_path / "older")
+    monkeypatch.setattr("service.worker.sealer.MERGED_AT_ONCE", 4)
+    with bench.database.transaction() as connection:
+        _, newest = numbering.left(connection, bench.stream.id, 4)
+    sealer._merge(bench.stream.log, newest)
+    bench.append(4)
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), bench.now().records == 5)[1])
+    merged, newer = sorted(file.name for file in (folder / bench.stream.log).iterdir())
+    write_down(bench)
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "older", folder)
+    late = bench.successor()
+    wait_until(lambda: (late.step(wait_milliseconds=10), bench.now().halted)[1])
+    assert f"of the files that the database names, 2 are missing, from {merged} to {newer}" in bench.now().halted
+    assert "Put back the segment folder of the database's time or of a later one" in bench.now().halted
+    assert "the database is older" not in bench.now().halted
+    assert len(list((folder / bench.stream.log).iterdir())) == 4, "no file is deleted"
 
 
 def test_an_older_numbering_is_told_by_the_log_alone(bench: Bench, back_up: Backup):

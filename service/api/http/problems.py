@@ -57,6 +57,7 @@ _PROBLEMS = {
     "name-taken": (409, "The name was used before"),
     "too-many-kept": (409, "As much is kept, or waits, as may be"),
     "budget-exceeded": (409, "The stream's budget can't hold this"),
+    "entry-forgotten": (410, "The numbers of this batch are remembered no longer"),
     "idempotency-conflict": (422, "The Idempotency-Key came with another body before"),
     "idempotency-running": (409, "The first request with this Idempotency-Key still runs"),
     "too-large": (413, "The request is too large"),

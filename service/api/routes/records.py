@@ -24,7 +24,7 @@ from service.api.schemas import IN_DIGITS, UNIT_COLUMN, X_COLUMN, Y_COLUMN, Rang
 from service.api.services import Services, Shared, services
 from service.log import BacklogFull, IdempotencyConflict, IdempotencyFull, LogClosed, LogUnavailable
 from service.settings import Settings
-from service.store import erasing, numbering
+from service.store import erasing, numbering, retention
 from service.store.erasing import NotNumbered
 from service.store.keys import Key
 from service.store.streams import Stream
@@ -233,13 +233,19 @@ router.add_api_route(
 POST = cast("APIRoute", router.routes[-1])
 
 
-@router.get("/entries/{entry}", responses=documented("not-found"))
+@router.get("/entries/{entry}", responses=documented("not-found", "entry-forgotten"))
 async def get_entry(stream: str, entry: str, key: Ingester, shared: Shared) -> Range:
-    """The numbers of a batch's records, once they are numbered."""
+    """The numbers of a batch's records, once they are numbered. They are remembered for seven days at least."""
 
     def look(connection: Connection) -> Range:
-        identity = stream_or_404(connection, key, stream).id
-        numbers = numbering.find_entry(connection, identity, entry) if is_entry(entry) else None
+        of_stream = stream_or_404(connection, key, stream)
+        numbers = numbering.find_entry(connection, of_stream.id, entry) if is_entry(entry) else None
+        if numbers is None and is_entry(entry) and numbering.is_forgotten(connection, of_stream, entry):
+            raise Problem(
+                "entry-forgotten",
+                f"Numbers of batches are remembered for {retention.ENTRIES_SECONDS // 86_400} days at least, and this "
+                "one is older than all that are: do not send it again.",
+            )
         if numbers is None:
             raise Problem("not-found", "This entry is not numbered yet, or there is none; ask again shortly.")
         return Range(start=numbers[0], end=numbers[1])

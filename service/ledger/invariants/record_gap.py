@@ -1,4 +1,4 @@
-"""Numbers have no gap and no overlap: those of batches from 0, those of segments from the first kept, to the last."""
+"""Numbers have no gap and no overlap: those of batches and of segments from the first kept, to the last."""
 
 from sqlalchemy import Connection, func, or_, select, true
 
@@ -22,7 +22,8 @@ def violations(connection: Connection) -> list[str]:
         )
         # Of a stream that keeps what is needed alone, the first segments may be gone.
         whole = true() if table is entries else streams.c.retention != "needed"
-        wrong = or_(wrong, whole & ranges.c.before.is_(None) & (ranges.c.start != 0))
+        first = streams.c.entries_from if table is entries else 0
+        wrong = or_(wrong, whole & ranges.c.before.is_(None) & (ranges.c.start != first))
         query = (
             select(streams.c.name, ranges.c.start)
             .join(ranges, ranges.c.stream_id == streams.c.id)

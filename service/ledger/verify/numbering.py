@@ -19,11 +19,13 @@ _PUBLICATIONS = select(tables.publications.c.stream_id, tables.publications.c.id
 
 
 def records(connection: Connection, stream: Stream) -> Iterator[str]:
-    """Entries cover [0, records) without a gap or an overlap; so do segments, those that were dropped aside."""
+    """Entries cover [entries_from, records) without a gap or an overlap; so do segments, but for dropped ones."""
     for table, name in ((tables.entries, "entries"), (tables.segments, "segments")):
         named = table.c.entry if table is tables.entries else table.c.file
         query = select(table.c.start, table.c.stop, named).where(table.c.stream_id == stream.id).order_by(table.c.start)
-        position = None if name == "segments" and stream.retention == "needed" else 0
+        position: int | None = stream.entries_from if name == "entries" else 0
+        if name == "segments" and stream.retention == "needed":
+            position = None
         last = None
         with connection.execute(query, execution_options={"yield_per": 1000}) as ranges:
             for start, stop, last in ranges:  # noqa: B007 - the last one is looked at below

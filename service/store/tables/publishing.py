@@ -70,6 +70,8 @@ shown = Table(
     Column("due", BigInteger, nullable=False),
     Column("worst_record", BigInteger),
     Column("worst_amount", Numeric, nullable=False),
+    Column("state", Text, nullable=False, server_default="running"),
+    Column("reason", Text),
 )
 
 releases = Table(
@@ -133,6 +135,7 @@ waits = Table(
     Column("publication_id", ForeignKey("publications.id"), primary_key=True),
     Column("due", BigInteger, nullable=False),  # the record number at which the step that waits had all its records
     Column("reason", Text, nullable=False),
+    Column("shown_at", DateTime(timezone=True)),  # the tick from which on it is shown; null: at once
 )
 
 # What a publication's next step needs and no call reads: see parts.py. Numbers are never used again.

@@ -64,6 +64,9 @@ streams = Table(
     # Of a stream with units: the digest of the secret of their pseudonyms, and how many units were erased.
     Column("unit_secret_digest", Text),
     Column("units_erased", BigInteger, nullable=False, server_default="0"),
+    Column(
+        "entries_from", BigInteger, nullable=False, server_default="0"
+    ),  # the first record whose batch is remembered
     now("created_at"),
 )
 
