@@ -112,6 +112,11 @@ DEATHS = Counter(
     ["publication", "stream"],
     registry=WORKER,
 )
+TICKS_TAKEN_ANEW = Counter(
+    "perennial_ticks_taken_anew",
+    "Ticks of finished steps that were too far ahead, since PostgreSQL's clock had been ahead, and were taken anew",
+    registry=WORKER,
+)
 VIOLATIONS = Gauge(
     "perennial_invariant_violations",
     "How often something is not as it must always be; anything but 0 needs a person",

@@ -12,7 +12,7 @@ from service.privacy.accounting import budget
 from service.privacy.accounting.budget import Accounting
 from service.privacy.accounting.composition import Component, Slots
 from service.store.publications import SLOTS, UNIT_FACTOR
-from service.store.tables import charges, spent, streams
+from service.store.tables import charges, shown, spent, streams
 from service.store.tables import publications as publications_table
 
 Charged = tuple[Component, int, int, Fraction]
@@ -23,7 +23,8 @@ Charged = tuple[Component, int, int, Fraction]
 _ends_before = spent.alias("earlier")
 _MINE = (
     select(
-        *(publications_table.c[name] for name in ("id", "kind", "epsilon", "delta", "state")),
+        *(publications_table.c[name] for name in ("id", "kind", "epsilon", "delta")),
+        shown.c.state,
         publications_table.c.start.label("since"),
         SLOTS.label("slots"),
         UNIT_FACTOR,
@@ -37,6 +38,7 @@ _MINE = (
         .label("first"),
     )
     .join(streams, streams.c.id == publications_table.c.stream_id)
+    .join(shown, shown.c.publication_id == publications_table.c.id)
     .where(publications_table.c.stream_id == bindparam("stream"))
     .subquery("mine")
     .lateral()
@@ -65,7 +67,8 @@ _UNCONFIRMED = (
         charges.c.start,
         charges.c.stop,
         func.coalesce(charges.c.rho, charges.c.epsilon).label("amount"),
-        *(publications_table.c[name] for name in ("kind", "epsilon", "delta", "state")),
+        *(publications_table.c[name] for name in ("kind", "epsilon", "delta")),
+        shown.c.state,
         publications_table.c.start.label("since"),
         SLOTS.label("slots"),
         UNIT_FACTOR,
@@ -73,6 +76,7 @@ _UNCONFIRMED = (
     )
     .join(publications_table, publications_table.c.id == charges.c.publication_id)
     .join(streams, streams.c.id == charges.c.stream_id)
+    .join(shown, shown.c.publication_id == charges.c.publication_id)
     .where(
         charges.c.stream_id == bindparam("stream"),
         charges.c.id > streams.c.confirmed_charges,

@@ -1,12 +1,18 @@
-"""The end of a publication: what it reserved and did not spend is free for others, in the same transaction."""
+"""The end of a publication: once it is shown, what it reserved and did not spend is free for others.
 
+An end is shown when all charges of its stream are confirmed (`store.shown`): in the transaction that ends it where they
+are, else in the one that confirms them.
+"""
+
+from collections.abc import Iterable
 from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from service.ledger.reservations import settle
-from service.store import attempts, labels, parked, parts, publications, waits
+from service.store import attempts, labels, parked, parts, publications, shown, streams, waits
 from service.store.publications import Publication
+from service.store.shown import Unseen
 
 
 def end(connection: Connection, publication: Publication, state: str, reason: str | None) -> Publication:
@@ -23,5 +29,16 @@ def end(connection: Connection, publication: Publication, state: str, reason: st
     if publications.as_left(publication):
         ended = replace(ended, seal=publications.sealed(ended))
     publications.mark_ended(connection, ended)
-    settle(connection, publication.stream_id)
+    if streams.get(connection, publication.stream_id).all_confirmed:
+        unseen = [each for each in shown.unseen(connection, [publication.stream_id]) if each.has_ended]
+        shown.show(connection, unseen)
+        settle_shown(connection, unseen)
     return ended
+
+
+def settle_shown(connection: Connection, seen: Iterable[Unseen]) -> None:
+    """Settle what publications keep whose ends are shown now, and wake readers. The caller locks their streams."""
+    ended = [each for each in seen if each.has_ended]
+    for stream in {each.stream_id for each in ended}:
+        settle(connection, stream)
+    publications.notify_readers(connection, [each.publication_id for each in ended])

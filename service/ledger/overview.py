@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, case, func, select, text, true
+from sqlalchemy import Connection, and_, case, func, or_, select, text, true
 
 from service.ledger.summaries import Declassified, Totals, totals
-from service.store import streams
-from service.store.due_fits import DUE_AT, IS_DUE, IS_FITTING, OF_THIS_PUBLICATION
+from service.store import leases, streams
+from service.store.due_fits import DUE_AT, IS_DUE, NOW, past
 from service.store.publications import newest_visible
 from service.store.tables import leases as leased
-from service.store.tables import publications, releases, shown
+from service.store.tables import parked, publications, releases, shown
 from service.store.tables import streams as streams_table
 
 _TICK = publications.c.publish_delay * text("interval '1 second'")
@@ -53,25 +53,32 @@ _latest = (
     .limit(1)
     .lateral("latest")
 )
-_SINCE = case((IS_FITTING, leased.c.taken_at), else_=DUE_AT)
+_OF_THIS_PUBLICATION = leased.c.resource == leases.publication_of(publications.c.id)
+_WAITS_FOR_ITS_TICK = select(parked.c.publication_id).where(parked.c.publication_id == publications.c.id).exists()
+_IS_FITTING = and_(
+    or_(_WAITS_FOR_ITS_TICK, and_(leased.c.owner.is_not(None), leased.c.expires_at > func.clock_timestamp())),
+    leased.c.taken_at >= DUE_AT,
+)
+_SINCE = case((_IS_FITTING, past(leased.c.taken_at)), else_=DUE_AT)
 _PUBLICATIONS = (
     select(
         publications.c.name,
-        publications.c.state,
+        shown.c.state,
         shown.c.due,
         newest_visible().label("versions"),
         _latest.c.version.label("latest"),
         streams_table.c.name.label("stream"),
         streams_table.c.records,
         streams_table.c.distrusted.is_not(None).label("distrusted"),
-        func.extract("epoch", func.clock_timestamp() - _latest.c.published_at).label("age_seconds"),
-        func.coalesce(func.clock_timestamp() > DUE_AT + 2 * _TICK, true()).label("tick_has_come"),
-        case((IS_DUE, func.extract("epoch", func.clock_timestamp() - _SINCE))).label("fit_seconds"),
-        IS_FITTING.label("fitting"),
+        func.extract("epoch", NOW - past(_latest.c.published_at)).label("age_seconds"),
+        # A time that has not come was written by a clock that was ahead: nobody knows since when it is due.
+        or_(NOW > DUE_AT + 2 * _TICK, DUE_AT >= NOW).label("tick_has_come"),
+        case((IS_DUE, func.extract("epoch", NOW - _SINCE))).label("fit_seconds"),
+        _IS_FITTING.label("fitting"),
     )
     .join(streams_table, streams_table.c.id == publications.c.stream_id)
     .join(shown, shown.c.publication_id == publications.c.id)
-    .outerjoin(leased, OF_THIS_PUBLICATION)
+    .outerjoin(leased, _OF_THIS_PUBLICATION)
     .outerjoin(_latest, true())
     .order_by(publications.c.id)
 )

@@ -84,7 +84,7 @@ def refused(
 
 
 def settle(connection: Connection, stream: int) -> None:
-    """Once a publication has ended: what remains reserved of all that have. This walks what those have charged."""
+    """Once the end of a publication is shown: what remains reserved of all ended; this walks what those charged."""
     publications = of_stream(connection, stream)
     for slots in {each.slots for each in publications}:
         table, steps = KEPT[slots], stairs(Rows(connection), publications, slots)
@@ -140,7 +140,7 @@ def drawn(publications: Iterable[Publication]) -> int:
 
     One that ended before it charged anything has released nothing.
     """
-    return sum(each.owes.draws or 0 for each in publications if each.state == "running" or each.worst_amount)
+    return sum(each.owes.draws or 0 for each in publications if each.visible_state == "running" or each.worst_amount)
 
 
 def tighter(
@@ -165,7 +165,7 @@ def _tighter(stream: Stream, publications: Iterable[Publication], slots: Slots, 
         if each.slots != slots:
             continue
         most = capacity(each.epsilon, each.delta)[1]
-        if each.state == "running" or each.worst_amount:
+        if each.visible_state == "running" or each.worst_amount:
             left = most if reserves_wholly(each) else Fraction(each.worst_amount)
             kind = Currency(each.kind)
             holdings.append(Holding(currency=kind, capacity=most, pure=left if kind is Currency.PURE else Fraction(0)))

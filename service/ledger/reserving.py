@@ -11,7 +11,7 @@ class Reserving(Protocol):
     """The reserve of a publication, and from which record on."""
 
     @property
-    def state(self) -> str: ...
+    def visible_state(self) -> str: ...
     @property
     def start(self) -> int: ...
     @property
@@ -40,7 +40,7 @@ class Charging(Reserving, Protocol):
 
 
 def reserves_wholly(publication: Reserving) -> bool:
-    """Return whether a publication reserves its whole cap on every record from its start on.
+    """Return whether a publication reserves its whole cap on every record from its start on: until its end is shown.
 
     On a stream with units it does so for ever once it has charged anything: the records of one unit may be charged by
     different publications, each of which may have cost the unit all that it promised (`unit_ledger`). Not so where the
@@ -48,4 +48,4 @@ def reserves_wholly(publication: Reserving) -> bool:
     """
     sums = publication.unit_factor is None or publication.accounting == Accounting.ZCDP
     charged = not sums and publication.worst_amount > 0
-    return publication.state == "running" or charged
+    return publication.visible_state == "running" or charged

@@ -40,7 +40,7 @@ class PublicationSummary:
     id: int
     name: str
     stream_id: int
-    state: str
+    visible_state: str
     kind: str
     start: int
     epsilon: Decimal
@@ -187,12 +187,13 @@ def summaries(connection: Connection, streams: Sequence[Stream], *, declassified
 
 # A configuration is long: most are not read.
 _EXPIRES = publications.c.configuration["mechanism"]["expiry"].as_string() != "never"
-_KEEPS_RECORDS = and_(publications.c.state == "running", streams_table.c.retention == "needed")
+_KEEPS_RECORDS = and_(shown.c.state == "running", streams_table.c.retention == "needed")
 _SUMMARY = (
     select(
-        *(publications.c[name] for name in ("id", "name", "stream_id", "state", "kind", "start", "epsilon", "delta")),
+        *(publications.c[name] for name in ("id", "name", "stream_id", "kind", "start", "epsilon", "delta")),
         publications.c.worst_amount,
         shown.c.worst_amount.label("visible_worst_amount"),
+        shown.c.state.label("visible_state"),
         UNIT_FACTOR,
         streams_table.c.accounting,
         shown.c.position.label("visible_position"),

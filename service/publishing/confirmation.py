@@ -19,7 +19,7 @@ from decimal import Decimal
 import structlog
 from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, func, or_, select
 
-from service.ledger import high_water_mark, open_free_ledgers, open_ledger, summaries
+from service.ledger import ending, high_water_mark, open_free_ledgers, open_ledger, summaries
 from service.ledger.high_water_mark import Mark
 from service.privacy.accounting.composition import Slots
 from service.store import changes, publications, shown, streams
@@ -284,6 +284,7 @@ def _make_visible(connection: Connection, held: Sequence[Committed], now: Sequen
         shown.show(connection, [unseen for each, _ in there for unseen in each.unseen])
         streams.confirm(connection, confirmed)
         write(connection, _TELL, bound)
+    ending.settle_shown(connection, [unseen for each, _ in there for unseen in each.unseen])
 
 
 # Of publications of which more is visible than before.

@@ -65,7 +65,7 @@ class State:
         """Whether records will never again have a say in answers, as far as is visible."""
         if self.open is not None:
             return False
-        return self.publication.state != "running" or (self.publication.position > 0 and self.confirmed)
+        return self.publication.visible_state != "running" or (self.publication.position > 0 and self.confirmed)
 
     def is_closed(self, instance: Opened) -> bool:
         """Return whether an instance was replaced by another, or by none any more, and no failover can undo that."""

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from service.privacy.accounting.events import NoisyCounts
 from service.store.releases import array, is_visible, page
-from service.store.tables import publications, releases, streams
+from service.store.tables import publications, releases, shown, streams
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,9 +57,10 @@ def of_running(connection: Connection, *, limit: int) -> list[tuple[str, str, li
     query = (
         select(publications.c.name, streams.c.name.label("stream"), newest)
         .join(streams, streams.c.id == publications.c.stream_id)
+        .join(shown, shown.c.publication_id == publications.c.id)
         .join(newest, true())
         .where(
-            publications.c.state == "running",
+            shown.c.state == "running",
             func.jsonb_typeof(cast(publications.c.configuration["mechanism"]["of"], JSONB)) == "array",
         )
         .order_by(publications.c.id, newest.c.version)

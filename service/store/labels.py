@@ -124,7 +124,7 @@ def _visible(identities: Collection[int]) -> ColumnElement[bool]:
 
 def lease(connection: Connection, publication: int, *, seconds: float) -> Leased | None:
     """Ask somebody for the label of the next record that nobody is at; None: there is none."""
-    free = _free(publication).order_by(label_requests.c.record).limit(1).with_for_update(skip_locked=True)
+    free = _free(publication, seconds).order_by(label_requests.c.record).limit(1).with_for_update(skip_locked=True)
     row = connection.execute(
         update(label_requests)
         .where(label_requests.c.publication_id == publication, label_requests.c.record == free.scalar_subquery())
@@ -148,13 +148,15 @@ def give_back(connection: Connection, publication: int, record: int) -> None:
     connection.execute(update(label_requests).where(*mine, leased).values(leased_until=None))
 
 
-def any_free(connection: Connection, publication: int) -> bool:
-    """Return whether a record waits for its label and is leased to nobody."""
-    return bool(connection.execute(select(_free(publication).exists())).scalar_one())
+def any_free(connection: Connection, publication: int, *, seconds: float) -> bool:
+    """Return whether a record waits for its label and is leased to nobody. seconds: the length of leases."""
+    return bool(connection.execute(select(_free(publication, seconds).exists())).scalar_one())
 
 
-def _free(publication: int) -> Select[tuple[int]]:
-    lapsed = label_requests.c.leased_until <= func.clock_timestamp()
+def _free(publication: int, seconds: float) -> Select[tuple[int]]:
+    now, until = func.clock_timestamp(), label_requests.c.leased_until
+    # One that ends too late was taken by a clock that was ahead and has been set right since.
+    lapsed = or_(until <= now, and_(until > now + timedelta(seconds=seconds), until != NEVER))
     return select(label_requests.c.record).where(
         _visible([publication]), is_open(), or_(label_requests.c.leased_until.is_(None), lapsed)
     )

@@ -128,10 +128,12 @@ def revoke(connection: Connection, resource: str) -> None:
 def is_free(seconds: float, *, since: float = 0.0) -> ColumnElement[bool]:
     """Return the condition, for a query, that nobody has held a lease for `since` seconds.
 
-    One that ends far too late was taken before the clock was set back. `seconds`: the length of one's own leases.
+    A clock that was ahead, and set right since, may have written when it ends: a lease that ends far too late is free,
+    and for `since` 0 one that was given back. `seconds`: the length of one's own leases.
     """
     now = func.clock_timestamp()
     return or_(
+        *([] if since else [leases.c.owner.is_(None)]),
         leases.c.expires_at <= now - timedelta(seconds=since),
         leases.c.expires_at > now + NOBODY_ASKS_FOR * timedelta(seconds=seconds),
     )

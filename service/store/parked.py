@@ -5,6 +5,11 @@ is charged, numbered and released in one transaction, and its row goes. A crash 
 comes next publishes the same bytes. A parked step is as secret as the records, as it may never be released.
 
 Steps of one publication are a chain: each starts from the position and version that the one before it leaves.
+
+Statement. A tick is less than 2·T after the moment at which its step is parked, T being its publication's
+`publish_delay`. So a tick that is more than 2·T ahead was taken while PostgreSQL's clock was ahead. It is then taken
+anew, as the first multiple of T from now on (`take_ticks_anew`). The tick and the clock alone decide that; the step
+stays as it was drawn.
 """
 
 from collections.abc import Sequence
@@ -13,7 +18,22 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, Connection, Integer, Numeric, Select, bindparam, delete, func, insert, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Numeric,
+    Select,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from service.store import features
 from service.store.database import read_together, write
@@ -41,10 +61,14 @@ class Parked:
 
 @dataclass(frozen=True, kw_only=True)
 class NextTick:
-    """A stream's next tick with something to publish, and in how many seconds it is, by the database's clock."""
+    """A stream's next tick with something to publish, and in how many seconds it is, by the database's clock.
+
+    ahead: in how many seconds the furthest tick is that is to be taken anew; None: none is.
+    """
 
     stream_id: int
     seconds: float
+    ahead: float | None
 
 
 def of_publication(connection: Connection, publication: int) -> list[Parked]:
@@ -58,10 +82,22 @@ CHAIN = select(parked).where(_MINE).order_by(parked.c.position, parked.c.version
 """The parked steps of one publication, in order, each to make a `Parked` of."""
 
 
-# The first multiple of the delay that is not before either the step's due time plus the delay, or now.
 _DELAY = bindparam("delay", type_=Numeric)
+_NOW = func.extract("epoch", func.clock_timestamp())
+
+
+def _first_from(moment: ColumnElement[Any], delay: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return the first multiple of a delay that is not before a moment, in seconds."""
+    return func.to_timestamp(func.ceil(moment / delay) * delay)
+
+
+def _known(moment: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return a time; null where it is ahead by more than the delay: a clock wrote it that has been set right since."""
+    return case((func.extract("epoch", moment) <= _NOW + _DELAY, moment))
+
+
 _NUMBERED = (
-    select(entries.c.numbered_at)
+    select(_known(entries.c.numbered_at))
     .where(entries.c.stream_id == bindparam("stream"), entries.c.start < bindparam("due", type_=BigInteger))
     .order_by(entries.c.start.desc())
     .limit(1)
@@ -69,13 +105,14 @@ _NUMBERED = (
 )
 _CREATED = bindparam("created_at", type_=entries.c.numbered_at.type)
 _FEATURES = select(features.published_at()).where(publications.c.id == bindparam("publication")).scalar_subquery()
-_DUE_AT = func.greatest(_NUMBERED, _CREATED, _FEATURES)
-_EARLIEST = func.greatest(func.extract("epoch", _DUE_AT) + _DELAY, func.extract("epoch", func.clock_timestamp()))
+_DUE_AT = func.greatest(_NUMBERED, _known(_CREATED), _known(_FEATURES))
+# The first multiple of the delay that is not before either the step's due time plus the delay, or now.
+_EARLIEST = func.greatest(func.extract("epoch", _DUE_AT) + _DELAY, _NOW)
 # Nor before that of the step before it, should the clock have been set back.
 _BEFORE = select(func.max(parked.c.tick)).where(parked.c.publication_id == bindparam("publication")).scalar_subquery()
 _TICK = select(
     _NUMBERED.label("due_at"),
-    func.greatest(func.to_timestamp(func.ceil(_EARLIEST / _DELAY) * _DELAY), _BEFORE).label("tick"),
+    func.greatest(_first_from(_EARLIEST, _DELAY), _BEFORE).label("tick"),
 )
 
 
@@ -175,12 +212,43 @@ _WITH_DUE = select(parked.c.stream_id).where(_OF_STREAMS, parked.c.tick <= func.
 def next_ticks(connection: Connection) -> list[NextTick]:
     """Return the next tick of each stream on which a step waits, the earliest first."""
     (rows,) = read_together(connection, (_NEXT_TICKS, {}))
-    return [NextTick(stream_id=row.stream_id, seconds=float(row.seconds)) for row in rows]
+    return [
+        NextTick(
+            stream_id=row.stream_id,
+            seconds=float(row.seconds),
+            ahead=None if row.ahead is None else float(row.ahead),
+        )
+        for row in rows
+    ]
 
 
 _FIRST = func.min(parked.c.tick)
 _LEFT = func.extract("epoch", _FIRST - func.clock_timestamp()).label("seconds")
-_NEXT_TICKS = select(parked.c.stream_id, _LEFT).group_by(parked.c.stream_id).order_by(_FIRST)
+_OF_ITS_PUBLICATION = publications.c.id == parked.c.publication_id
+_AHEAD = func.extract("epoch", parked.c.tick) - func.extract("epoch", func.statement_timestamp())
+_IS_TOO_FAR = publications.c.publish_delay * 2 < _AHEAD
+_NEXT_TICKS = (
+    select(parked.c.stream_id, _LEFT, func.max(_AHEAD).filter(_IS_TOO_FAR).label("ahead"))
+    .join(publications, _OF_ITS_PUBLICATION)
+    .group_by(parked.c.stream_id)
+    .order_by(_FIRST)
+)
+
+
+def take_ticks_anew(connection: Connection, stream: int) -> int:
+    """Move ticks of a stream that are too far ahead to the first from now on; return how many.
+
+    The caller holds the lock of the stream, so that later ticks are those of later transactions.
+    """
+    return connection.execute(_TAKE_ANEW, {"stream": stream}).rowcount
+
+
+_FIRST_FROM_NOW = _first_from(func.extract("epoch", func.statement_timestamp()), publications.c.publish_delay)
+_TAKE_ANEW = (
+    update(parked)
+    .where(parked.c.stream_id == bindparam("stream", type_=BigInteger), _OF_ITS_PUBLICATION, _IS_TOO_FAR)
+    .values(tick=_FIRST_FROM_NOW)
+)
 
 
 def drop(connection: Connection, publication: int) -> None:

@@ -43,8 +43,8 @@ class Publication:
 
     `stream_promise`, `accounting` and `distrusted` are the stream's.
 
-    `position`, `due`, `version`, `latest` and the worst record's sum are what is committed; `visible_…` is what is
-    confirmed too, and only that is shown to anybody.
+    `position`, `due`, `version`, `latest`, `state`, `reason` and the worst record's sum are what is committed;
+    `visible_…` is what is confirmed too, and only that is shown to anybody.
     """
 
     id: int
@@ -82,6 +82,8 @@ class Publication:
     visible_due: int
     visible_worst_record: int | None
     visible_worst_amount: Decimal
+    visible_state: str
+    visible_reason: str | None
     created_at: datetime
 
     @property
@@ -254,7 +256,8 @@ def fit_sizes(connection: Connection, identities: Sequence[int]) -> dict[int, Fi
 
 def running_fit_sizes(connection: Connection, only: frozenset[str] | None) -> list[FitSize]:
     """Return the sizes of the fits of all running publications, of the streams in `only`."""
-    query = select(_FIT_SIZE).where(publications.c.state == "running")
+    query = select(_FIT_SIZE).join(shown_clocks, shown_clocks.c.publication_id == publications.c.id)
+    query = query.where(shown_clocks.c.state == "running")
     if only is not None:
         query = query.join(streams, streams.c.id == publications.c.stream_id).where(streams.c.name.in_(only))
     return [FitSize.from_json(fit) for fit in connection.execute(query).scalars()]
@@ -278,7 +281,7 @@ def running_names(connection: Connection) -> set[tuple[str, str]]:
 
 
 class Seen(NamedTuple):
-    """`confirmed`: all that it has charged and released. `newest_erasure`: of its stream; 0: there is none."""
+    """`confirmed`: all that it has charged and released, and its end. `newest_erasure`: of its stream; 0: none."""
 
     publication: Publication
     confirmed: bool
@@ -326,10 +329,17 @@ def move(connection: Connection, publication: Publication) -> Publication:
 
 
 def mark_ended(connection: Connection, publication: Publication) -> None:
-    """Write the state, reason and seal of a publication that ends, and wake whoever waits for its releases."""
+    """Write the state, reason and seal of a publication that ends."""
     ended = {name: getattr(publication, name) for name in ("state", "reason", "seal")}
     connection.execute(update(publications).where(publications.c.id == publication.id).values(ended))
-    notify(connection, NEW_RELEASE, publication.name)
+
+
+def notify_readers(connection: Connection, identities: Sequence[int]) -> None:
+    """Wake whoever waits for releases of these publications."""
+    if identities:
+        names = select(publications.c.name).where(publications.c.id == any_of(identities))
+        for name in connection.execute(names).scalars():
+            notify(connection, NEW_RELEASE, name)
 
 
 def select_all() -> Select[Any]:
@@ -374,7 +384,10 @@ _UNRELEASED = select(released.c.version).where(
 _ERASURE = select(func.coalesce(func.max(erasures.c.id), 0)).where(erasures.c.stream_id == streams.c.id)
 _SEE = (
     select_all()
-    .add_columns(not_(or_(_UNCONFIRMED.exists(), _UNRELEASED.exists())), _ERASURE.scalar_subquery())
+    .add_columns(
+        not_(or_(_UNCONFIRMED.exists(), _UNRELEASED.exists(), publications.c.state != shown_clocks.c.state)),
+        _ERASURE.scalar_subquery(),
+    )
     .where(publications.c.id == bindparam("publication"))
 )
 

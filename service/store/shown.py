@@ -1,7 +1,11 @@
-"""A publication's clock and its worst record as they are shown: as they were when its stream was confirmed last.
+"""A publication's clock, worst record and state as they are shown: as they were when its stream was confirmed last.
 
-It is committed with each step, and PostgreSQL may still forget that: see `publishing.confirmation`. A table of its own
-holds it, since who confirms a stream must not wait for who publishes on it.
+They are committed with each step, and PostgreSQL may still forget that: see `publishing.confirmation`. A table of its
+own holds them, since the process that confirms a stream must not wait for the process that publishes on it.
+
+Statement. A publication that has ended is shown as running until every charge and release of its stream that was
+committed before its end is confirmed. Until then it reserves all that it reserved while it ran: fresh noise may have
+decided the end, and neither state nor reason nor reserve may tell of noise whose charge could still be lost.
 """
 
 from collections.abc import Sequence
@@ -25,7 +29,7 @@ from sqlalchemy import (
 from service.store.database import read, write
 from service.store.tables import publications, shown
 
-_CLOCK = ("position", "due", "worst_amount")
+_CHANGES = ("position", "due", "worst_amount", "state")
 _NEVER_FALL = ("position", "worst_amount")
 
 
@@ -38,6 +42,12 @@ class Unseen(NamedTuple):
     due: int
     worst_record: int | None
     worst_amount: Decimal
+    state: str
+    reason: str | None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state != "running"
 
 
 def unseen(connection: Connection, identities: Sequence[int]) -> list[Unseen]:
@@ -59,7 +69,7 @@ _UNSEEN = (
     select(publications.c.stream_id, publications.c.id, *(publications.c[name] for name in Unseen._fields[2:]))
     .join(shown, shown.c.publication_id == publications.c.id)
     .where(
-        or_(*(publications.c[name] != shown.c[name] for name in _CLOCK)),
+        or_(*(publications.c[name] != shown.c[name] for name in _CHANGES)),
         publications.c.stream_id == func.any(bindparam("streams", type_=ARRAY(BigInteger))),
     )
 )
@@ -76,6 +86,7 @@ _SHOW = (
     .where(
         shown.c.publication_id == bindparam("new_publication_id"),
         *(shown.c[name] <= bindparam(f"new_{name}") for name in _NEVER_FALL),
+        or_(shown.c.state == "running", shown.c.state == bindparam("new_state")),
     )
     .values({name: bindparam(f"new_{name}") for name in Unseen._fields[2:]})
 )

@@ -337,7 +337,10 @@ class Publisher:
         except FitTooLarge as error:
             with self._database.transaction() as connection:
                 leases.check(connection, lease)
-                waits.note(connection, publication.id, publication.due, str(error))
+                shown_at = (
+                    parked.tick_of(connection, publication, publication.due)[0] if publication.publish_delay else None
+                )
+                waits.note(connection, publication.id, publication.due, str(error), shown_at=shown_at)
             raise
         except _FORESEEN:
             raise  # of public reasons alone

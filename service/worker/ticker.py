@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from service import metrics
-from service.ledger import high_water_mark, open_ledger
+from service.ledger import high_water_mark, open_free_ledgers, open_ledger
 from service.ledger.errors import LedgerBroken
 from service.logs import Outage
 from service.publishing import ticks
 from service.publishing.confirmation import Confirmer
 from service.store import parked
 from service.store.database import CONFIRM, Database, DatabaseUnavailable, heard
+from service.store.parked import NextTick
 from service.store.publications import Publication
 from service.tracebacks import place_of
 from service.worker.audit import Audit
@@ -66,10 +67,24 @@ class Ticker:
         """Publish what is due on each stream; return in how many seconds to look again."""
         with self._database.transaction() as connection:
             waiting = parked.next_ticks(connection)
+        moved = [self._take_ticks_anew(stream) for stream in waiting if stream.ahead is not None]
+        if any(moved):
+            return 0.0
         due = [each.stream_id for each in waiting if each.seconds <= 0]
         for first in range(0, len(due), MOST_TOGETHER):
             self._publish_each(due[first : first + MOST_TOGETHER], due)
         return min([LOOK_ANYWAY_SECONDS, *(each.seconds for each in waiting if each.seconds > 0)])
+
+    def _take_ticks_anew(self, waiting: NextTick) -> int:
+        """Take the ticks of a stream anew that PostgreSQL's clock gave while it was ahead; return how many."""
+        with self._database.transaction() as connection:
+            free = open_free_ledgers(connection, [waiting.stream_id])  # who holds it up holds up no other stream
+            ticks_moved = sum(parked.take_ticks_anew(connection, ledger.stream.id) for ledger in free)
+        if ticks_moved:
+            metrics.TICKS_TAKEN_ANEW.inc(ticks_moved)
+            seconds = round(waiting.ahead or 0)
+            _log.error("clock_was_ahead", stream=waiting.stream_id, ticks_taken_anew=ticks_moved, seconds=seconds)
+        return ticks_moved
 
     def _publish_each(self, streams: Sequence[int], also: Sequence[int]) -> None:
         """Publish what is due on streams: together, as far as that goes, then alone on those that are left."""

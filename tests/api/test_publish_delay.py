@@ -117,7 +117,7 @@ def test_before_the_tick_nothing_tells_that_the_step_is_finished(service: Servic
     service.post(stream, [[0.1, 0.2]] * 4, [0, 1, 0, 1])
     wait_until(lambda: waits_for_its_tick(service, name))
     after = ok(client.get(f"/v1/publications/{name}"))
-    assert after["fit"]["state"] == "fitting", "for as long as its release has not appeared"
+    assert after["fit"]["state"] == "due", "for as long as its release has not appeared"
     assert after | {"fit": None} == before
     assert client.get(f"/v1/publications/{name}/releases/latest").status_code == 404
     shares = {each["name"]: each for each in ok(client.get(f"/v1/streams/{stream}/ledger"))["publications"]}

@@ -138,17 +138,44 @@ def test_what_is_remembered_is_of_one_publication(connection: Connection):
 
 
 def test_a_tick_is_counted_from_what_its_own_stream_numbered(connection: Connection):
-    one, other = (replace(each, publish_delay=Decimal(1)) for each in two(connection))
+    one, other = (replace(each, publish_delay=Decimal(86_400)) for each in two(connection))
     hours = [datetime.now(UTC) + timedelta(hours=each) for each in (1, 2)]
     for each, start, hour in zip((one, other), (0, 2), hours, strict=True):
         numbered = {"stream_id": each.stream_id, "entry": "1-1", "start": start, "stop": 5, "numbered_at": hour}
         connection.execute(insert(tables.entries).values(numbered))
     (tick, due_at), (later, due_later) = (parked.tick_of(connection, each, 5) for each in (one, other))
     assert [due_at, due_later] == hours
-    assert timedelta(seconds=1) <= tick - hours[0] <= timedelta(seconds=2)
+    assert timedelta(days=1) <= tick - hours[0] <= timedelta(days=2)
     remember(connection, other)
     connection.execute(update(tables.parked).values(tick=later + timedelta(days=1)))
     assert [parked.tick_of(connection, each, 5)[0] for each in (one, other)] == [tick, later + timedelta(days=1)]
+
+
+@pytest.mark.parametrize("ahead", ["numbered_at", "created_at"])
+def test_a_time_that_a_clock_ahead_wrote_moves_no_tick(connection: Connection, ahead):
+    """More than a delay ahead it counts as none: the step appears at the next tick, not when that time has come."""
+    publication = replace(two(connection)[0], publish_delay=Decimal(60))
+    now, tomorrow = datetime.now(UTC), datetime.now(UTC) + timedelta(days=1)
+    numbered_at = tomorrow if ahead == "numbered_at" else now
+    numbered = {"stream_id": 1, "entry": "1-1", "start": 0, "stop": 5, "numbered_at": numbered_at}
+    connection.execute(insert(tables.entries).values(numbered))
+    if ahead == "created_at":
+        publication = replace(publication, created_at=tomorrow)
+    tick, _ = parked.tick_of(connection, publication, 5)
+    least = 0 if ahead == "numbered_at" else 60
+    assert timedelta(seconds=least) <= tick - now <= timedelta(seconds=180)
+
+
+def test_a_lease_of_a_label_that_a_clock_ahead_gave_keeps_nobody_out(connection: Connection):
+    publication = two(connection)[0]
+    labels.ask(connection, publication, [RECORD, 7], [7], seconds=60, charge=0)
+    assert labels.lease(connection, publication.id, seconds=40).record == RECORD
+    assert not labels.any_free(connection, publication.id, seconds=40)
+    mine = tables.label_requests.c.record == RECORD
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    connection.execute(update(tables.label_requests).where(mine).values(leased_until=tomorrow))
+    assert labels.lease(connection, publication.id, seconds=40).record == RECORD
+    assert not labels.any_free(connection, publication.id, seconds=40), "what is set aside is given to nobody"
 
 
 def test_people_label_records_of_one_publication(connection: Connection):
@@ -158,10 +185,10 @@ def test_people_label_records_of_one_publication(connection: Connection):
     lease = labels.lease(connection, one.id, seconds=40)
     assert lease is not None
     assert (lease.record, lease.waiting) == (RECORD, 2)
-    assert [labels.any_free(connection, each.id) for each in (one, other)] == [False, True]
+    assert [labels.any_free(connection, each.id, seconds=40) for each in (one, other)] == [False, True]
     assert labels.lease(connection, other.id, seconds=40) is not None
     labels.give_back(connection, one.id, RECORD)
-    assert [labels.any_free(connection, each.id) for each in (one, other)] == [True, False]
+    assert [labels.any_free(connection, each.id, seconds=40) for each in (one, other)] == [True, False]
     assert not labels.answer(connection, one.id, one.name, 7, 1), "it is set aside"
     assert labels.answer(connection, one.id, one.name, RECORD, 1)
     assert [labels.answers(connection, each.id, 0, RECORD + 1) for each in (one, other)] == [[(RECORD, 1)], []]

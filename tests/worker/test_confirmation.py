@@ -2,6 +2,8 @@
 # ruff: noqa: F811 - a fixture is another file's
 
 import threading
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import httpx
@@ -10,10 +12,14 @@ from sqlalchemy import text, update
 from sqlalchemy.engine import make_url
 
 from service.ledger import charged_rows, high_water_mark, open_entry, open_free_ledgers, open_ledger, spending
+from service.ledger.admission import check
+from service.ledger.errors import BudgetExceeded
 from service.ledger.verify import verify
+from service.privacy.accounting.composition import PrivacyLoss
 from service.publishing import confirmation
 from service.store import charges, erasing, leases, newest, publications, releases, shown, streams, tables
 from service.store.database import Database, DatabaseUnsuitable
+from service.worker import fits
 from tests.conftest import ADMIN_KEY, join, serving, wait_until
 from tests.worker.published import Bench
 from tests.worker.test_publishing import bench  # noqa: F401
@@ -71,6 +77,56 @@ def test_what_the_mark_does_not_hold_nobody_sees(bench: Bench, monkeypatch):
     assert visible(bench) == (5, [5, 4, 3, 2, 1], [5, 4, 3, 2, 1])
     assert sums(bench) == (10, 12, (4, 1, 1), [pytest.approx(i / 3) for i in (2, 2, 1, 1, 3, 3, 3, 3, 1, 1)])
     assert bench.stream().distrusted is None
+    assert_verifies(bench)
+
+
+def test_a_halt_is_seen_only_once_what_it_charged_is_confirmed(bench: Bench, monkeypatch):
+    """Fresh noise may have decided it: its state, its reason and what it gives back may be lost with its charge."""
+    real = fits.draw
+    monkeypatch.setattr(fits, "draw", lambda *args: replace(real(*args), halts="its noise said so"))
+
+    def seen() -> tuple[Any, ...]:
+        headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+        with serving(bench.world.settings) as url, httpx.Client(base_url=url, headers=headers, timeout=60) as http:
+            publication, ledger, stream, card, metrics = (
+                http.get(path).raise_for_status()
+                for path in (
+                    "/v1/publications/p",
+                    "/v1/streams/s/ledger",
+                    "/v1/streams/s",
+                    "/v1/publications/p/card",
+                    "/metrics",
+                )
+            )
+        (share,) = ledger.json()["publications"]
+        halted = next(line for line in metrics.text.splitlines() if line.startswith("perennial_publication_halted{"))
+        return (
+            *(publication.json()[name] for name in ("state", "reason", "due")),
+            *(ledger.json()["reserved"]["epsilon"], stream.json()["reserved"]["epsilon"]),
+            *(share["running"], share["reserved"]["epsilon"], card.json()["state"], float(halted.split()[-1])),
+        )
+
+    before = seen()
+    crash_before_the_mark(bench, monkeypatch)
+    assert (bench.now().state, bench.counts()) == ("halted", (2, 2))
+    assert seen() == before == ("running", None, 6, 1, 1, True, 1, "running", 0)
+    with bench.database.transaction() as connection, pytest.raises(BudgetExceeded):
+        check(connection, bench.stream(), PrivacyLoss.of(Decimal("1.1"), Decimal(0)), 0)
+    bench.shop().audit.confirm()
+    charged = pytest.approx(2 / 3)
+    assert seen() == ("halted", "its noise said so", None, charged, charged, False, charged, "halted", 1)
+    with bench.database.transaction() as connection:
+        check(connection, bench.stream(), PrivacyLoss.of(Decimal("1.1"), Decimal(0)), 0)
+    assert_verifies(bench)
+
+
+def test_a_stop_is_seen_at_once_where_all_is_confirmed_else_with_what_was_charged(bench: Bench, monkeypatch):
+    crash_before_the_mark(bench, monkeypatch)
+    with bench.database.transaction() as connection:
+        open_entry(connection, bench.now()).end("stopped")
+    assert (bench.now().state, bench.now().visible_state) == ("stopped", "running")
+    bench.shop().audit.confirm()
+    assert bench.now().visible_state == "stopped"
     assert_verifies(bench)
 
 

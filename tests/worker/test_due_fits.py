@@ -42,42 +42,51 @@ def measured(bench: Bench) -> tuple[float | None, float | None]:
     return summary.fitting_seconds, summary.waiting_seconds
 
 
-def test_it_waits_for_a_worker_since_its_last_record_was_numbered(bench: Bench):
+def test_it_is_due_since_its_last_record_was_numbered(bench: Bench):
     fit = seen(bench)
-    assert fit.state == "waiting"
     assert fit.since.second == fit.since.microsecond == 0
-    assert timedelta(minutes=5) <= datetime.now(UTC) - fit.since
+    assert timedelta(minutes=5) <= datetime.now(UTC) - fit.since <= timedelta(minutes=7)
     fitting, waiting = measured(bench)
     assert fitting is None
     assert waiting >= 300
-    assert "waiting for a free worker since" in _nothing_yet(fit=fit).detail
+    assert f"due since {fit.since:%H:%M} UTC" in _nothing_yet(fit=fit).detail
 
 
-def test_it_is_fitted_since_a_worker_took_it(bench: Bench):
+def test_only_metrics_tell_when_a_worker_took_it(bench: Bench):
+    """How long the fits before it took tells of the records of those, on any stream."""
+    before = seen(bench)
     with bench.database.transaction() as connection:
         leases.take(connection, leases.publication(bench.identity), owner="a worker", seconds=600)
-    fit = seen(bench)
-    assert fit.state == "fitting"
-    assert datetime.now(UTC) - fit.since < timedelta(minutes=4)
+    assert seen(bench) == before
     fitting, waiting = measured(bench)
     assert waiting is None
     assert 0 <= fitting < 300
-    assert f"fitting since {fit.since:%H:%M} UTC" in _nothing_yet(fit=fit).detail
 
 
 def test_a_fit_that_is_too_large_for_a_worker_says_so_for_as_long_as_it_waits(bench: Bench, monkeypatch):
     monkeypatch.setattr(fits, "memory_limit", lambda: fits.BYTES_OF_A_PROCESS)
     bench.publisher().step(threading.Event())
     fit = seen(bench)
-    assert (fit.state, fit.reason is not None) == ("waiting", True)
     assert fit.reason.endswith("give a worker more memory")
-    assert f"waiting since {fit.since:%H:%M} UTC, because a fit of" in _nothing_yet(fit=fit).detail
-    with bench.database.transaction() as connection:
-        leases.take(connection, leases.publication(bench.identity), owner="a larger worker", seconds=600)
-    assert (seen(bench).state, seen(bench).reason) == ("fitting", None)
+    assert f"due since {fit.since:%H:%M} UTC and waits, because a fit of" in _nothing_yet(fit=fit).detail
     with bench.database.transaction() as connection:
         open_entry(connection, bench.now()).end("stopped")
         assert connection.execute(tables.waits.select()).all() == []
+
+
+@pytest.mark.parametrize("bench", [LATE], indirect=True)
+def test_why_it_waits_is_said_from_a_tick_on(bench: Bench, monkeypatch):
+    """When a worker met it depends on how long other fits took."""
+    monkeypatch.setattr(fits, "memory_limit", lambda: fits.BYTES_OF_A_PROCESS)
+    before = seen(bench)
+    bench.publisher().step(threading.Event())
+    with bench.database.transaction() as connection:
+        (noted,) = connection.execute(tables.waits.select()).all()
+    assert noted.shown_at.timestamp() % 3600 == 0
+    assert seen(bench) == before
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.waits).values(shown_at=func.clock_timestamp()))
+    assert seen(bench).reason == noted.reason
 
 
 def test_why_a_fit_waited_is_not_said_of_the_next_one(bench: Bench):
@@ -88,10 +97,11 @@ def test_why_a_fit_waited_is_not_said_of_the_next_one(bench: Bench):
 
 @pytest.mark.parametrize("bench", [LATE], indirect=True)
 def test_that_it_has_ended_is_not_seen_before_its_tick(bench: Bench):
+    before = seen(bench)
     bench.publisher().step(threading.Event())
     with bench.database.transaction() as connection:
-        assert connection.execute(tables.parked.select()).first() is not None
-    assert seen(bench).state == "fitting"
+        assert len(connection.execute(tables.parked.select()).all()) == 3
+    assert seen(bench) == before, "nor that a worker went on to later ones"
     assert bench.counts() == (0, 0)
 
 
@@ -102,6 +112,21 @@ def test_a_publication_of_old_records_is_first_seen_a_delay_after_it_was_made(be
         connection.execute(update(tables.entries).values(numbered_at=func.clock_timestamp() - timedelta(days=9)))
         tick, _ = parked.tick_of(connection, bench.now(), 10)
     assert tick - bench.now().created_at >= timedelta(days=1)
+
+
+@pytest.mark.parametrize("bench", [LATE], indirect=True)
+def test_no_age_is_negative_where_a_clock_was_ahead(bench: Bench):
+    with bench.database.transaction() as connection:
+        ahead = func.clock_timestamp() + timedelta(days=1)
+        connection.execute(update(tables.entries).values(numbered_at=ahead))
+    assert seen(bench).since <= datetime.now(UTC)
+    assert measured(bench)[1] >= 0
+    assert counted(bench).overdue_records == 4, "nobody knows since when it is due"
+    bench.publisher().step(threading.Event())
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.leases).values(taken_at=ahead))
+        connection.execute(update(tables.entries).values(numbered_at=func.clock_timestamp()))
+    assert measured(bench)[0] == 0
 
 
 def test_without_its_records_there_is_none(bench: Bench):

@@ -4,14 +4,16 @@
 import math
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import func, select, text, update
+from structlog.testing import capture_logs
 
+from service import metrics
 from service.learning.output_perturbation import OutputPerturbation
 from service.ledger import open_entry, spending
 from service.ledger.verify import verify
@@ -88,6 +90,40 @@ def test_a_parked_step_is_neither_charged_nor_numbered_nor_seen(bench: Bench):
     with bench.database.transaction() as connection:
         assert spending.exact(connection, publication.stream_id, 0, 10) == [(0, 10, spending.PrivacyLoss())]
         assert due_steps(connection) == []
+
+
+@with_ticks
+def test_a_tick_that_a_clock_ahead_gave_is_taken_anew(bench: Bench):
+    """And said: the noise stays as it was drawn, the tick alone moves, to a multiple of the delay that is near."""
+    park_all(bench)
+    drawn = [step.content for step in waiting(bench)]
+    tomorrow = func.clock_timestamp() + timedelta(days=1)
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.parked).values(tick=tomorrow))
+    before, moved = datetime.now(UTC), metrics.TICKS_TAKEN_ANEW._value.get()
+    with capture_logs() as lines:
+        assert bench.shop().ticker.step() == 0
+    assert metrics.TICKS_TAKEN_ANEW._value.get() - moved == 3
+    (line,) = (line for line in lines if line["event"] == "clock_was_ahead")
+    assert (line["ticks_taken_anew"], line["log_level"]) == (3, "error")
+    assert 86_000 <= line["seconds"] <= 86_400
+    for step, content in zip(waiting(bench), drawn, strict=True):
+        assert before <= step.tick <= datetime.now(UTC) + timedelta(seconds=1)
+        assert round(Decimal(step.tick.timestamp()), 6) % TICK == 0
+        assert step.content == content
+    shop = bench.shop()
+    wait_until(lambda: (shop.ticker.step(), not waiting(bench))[1])
+    assert bench.now().position == 10
+
+
+@pytest.mark.parametrize("bench", [CONFIGURATION | {"publish_delay": 3600}], indirect=True)
+def test_a_tick_that_is_not_too_far_ahead_stays(bench: Bench):
+    park_all(bench)
+    ticks_before = [step.tick for step in waiting(bench)]
+    bench.shop().ticker.step()
+    with bench.database.transaction() as connection:
+        assert all(each.ahead is None for each in parked.next_ticks(connection))
+    assert [step.tick for step in waiting(bench)] == ticks_before
 
 
 @far_away

@@ -91,7 +91,7 @@ async def next_label_request(
     headers = {"Cache-Control": "no-store"} | ({} if wait is None else {"Preference-Applied": f"wait={wait}"})
     row, labelling = await shared.run(_asking, key, publication)
     if "perennial.head" in request.scope:  # nobody would see the record: it is leased to nobody
-        free = await shared.run(labels.any_free, row.id)
+        free = await shared.run(labels.any_free, row.id, seconds=labelling.lease_seconds)
         return _head(200 if free else 204)
     deadline = asyncio.get_running_loop().time() + (wait or 0)
     async with shared.notifier.waiting(publication) as changed:

@@ -236,7 +236,7 @@ def _share(stream: streams.Stream, publication: publications.Publication, expose
     pure = publication.kind == Currency.PURE
     return {
         "name": publication.name,
-        "running": publication.state == "running",
+        "running": publication.visible_state == "running",
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
         "reserved": budget.shown(component.held(charged), component.held_alone(charged)),

@@ -1,7 +1,9 @@
 """`/v1/publications` and `/v1/plan`: what is published, from which stream, and what it costs."""
 
+import asyncio
+import time
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
@@ -28,11 +30,14 @@ from service.mechanisms.timing import largest_cost, timing
 from service.mechanisms.transfer import begun_at, named_origin
 from service.privacy.accounting.budget import cap
 from service.privacy.accounting.composition import PrivacyLoss, Range
-from service.publishing import evaluated
+from service.publishing import confirmation, evaluated
 from service.store import evaluations, labels, publications, releases, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
 from service.store.publications import NewPublication
+
+SECONDS_TO_CONFIRM = 10.0  # that a stop waits at most until it is shown
+SECONDS_BETWEEN_LOOKS = 0.05
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
 
@@ -57,11 +62,11 @@ class LabelProgress(BaseModel):
 
 
 class FitProgress(BaseModel):
-    state: str = Field(description="`fitting`, or `waiting` for a free worker")
-    since: Timestamp = Field(description="Since when, in whole minutes")
-    reason: str | None = Field(
-        description="Why no worker takes it; null: it is being taken, or waits for a free worker"
-    )
+    """Nothing here depends on when a fit begins or ends: that could tell of its records, or of other streams'."""
+
+    state: Literal["due"] = Field(description="Always `due`, until the release appears")
+    since: Timestamp = Field(description="When all was there that the fit needs, in whole minutes")
+    reason: str | None = Field(description="Why no worker can take it, shown from a tick on; null: one can")
 
 
 class PublicationInfo(BaseModel):
@@ -75,7 +80,7 @@ class PublicationInfo(BaseModel):
     features: dict[str, Any] | None = Field(None, description="The publication that makes its features, if any")
     plan: dict[str, Any] = Field(description="As POST /v1/plan answers, without `measured`, `timing` and `notes`")
     publish_delay: float = Field(description="Releases appear at multiples of so many seconds of Unix time; 0: at once")
-    state: str = Field(description="`running`, `stopped` or `halted`")
+    state: str = Field(description="`running`, `stopped` or `halted`, as far as is confirmed")
     reason: str | None = Field(description="Why it halted")
     latest: int | None = Field(description="The newest version with role `model`")
     due: int | None = Field(
@@ -198,14 +203,27 @@ async def get_publication(publication: str, key: Reader, shared: Shared) -> Publ
 
 @router.delete("/publications/{publication}", responses=documented("not-found"))
 async def stop_publication(publication: str, admin: Admin, shared: Shared) -> PublicationInfo:
-    """Stops it for ever. Its releases stay; what is spent stays spent, the rest of its reservation is given back."""
+    """Stops it for ever. Its releases stay; what is spent stays spent, the rest of its reservation is given back.
 
-    def stop(connection: Connection) -> PublicationInfo:
+    `state` is `running` until all that it charged is confirmed, mostly for a few milliseconds, for which this waits.
+    """
+
+    def stop(connection: Connection) -> int:
         row = publication_or_404(connection, admin, publication)
         open_entry(connection, row).end("stopped")
-        return _infos(connection, admin, [publications.get(connection, row.id)])[0]
+        confirmation.ask(connection, row.stream_id)
+        return row.id
 
-    return await shared.run(stop)
+    def look(connection: Connection, identity: int) -> tuple[PublicationInfo, bool]:
+        row, confirmed, _ = publications.see(connection, identity)
+        return _infos(connection, admin, [row])[0], confirmed
+
+    identity, deadline = await shared.run(stop), time.monotonic() + SECONDS_TO_CONFIRM
+    info, confirmed = await shared.run(look, identity)
+    while not confirmed and time.monotonic() < deadline:
+        await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+        info, confirmed = await shared.run(look, identity)
+    return info
 
 
 def _configuration(
@@ -253,7 +271,7 @@ def _source(connection: Connection, stream: streams.Stream, request: PlanRequest
     configuration = PublicationConfiguration.model_validate(source.configuration)
     if not MECHANISMS.of(configuration.mechanism).releases_map:
         _refuse("features.from", f"publication {name} releases no feature map")
-    if source.state != "running" and not source.version:
+    if source.visible_state != "running" and not source.version:
         _refuse("features.from", f"publication {name} has ended before it released its feature map")
     return source.id
 
@@ -327,7 +345,7 @@ def _info(
     fit: DueFit | None,
     evaluation: dict[str, Any] | None,
 ) -> PublicationInfo:
-    state, reason = publication.state, publication.reason
+    state, reason = publication.visible_state, publication.visible_reason
     if state == "running" and publication.distrusted is not None:
         state, reason = "halted", f"the ledger of its stream does not verify: {publication.distrusted}"
     return PublicationInfo(
@@ -335,7 +353,7 @@ def _info(
         state=state,
         reason=reason,
         due=publication.visible_due if state == "running" else None,
-        fit=fit and FitProgress(**vars(fit)),
+        fit=fit and FitProgress(state="due", **vars(fit)),
         labels=progress and LabelProgress(waiting=progress.waiting, answered=progress.answered),
         **{name: getattr(publication, name) for name in ("id", "name", "stream", "start", "plan", "created_at")},
         latest=publication.visible_latest,

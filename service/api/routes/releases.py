@@ -300,12 +300,9 @@ def _acceptable(request: Request) -> Representation:
 def _nothing_yet(headers: dict[str, str] | None = None, fit: DueFit | None = None) -> Problem:
     if fit is None:
         why = "the plan tells when the first release is due"
-    elif fit.state == "fitting":
-        why = f"fitting since {fit.since:%H:%M} UTC"
-    elif fit.reason is None:
-        why = f"waiting for a free worker since {fit.since:%H:%M} UTC"
     else:
-        why = f"waiting since {fit.since:%H:%M} UTC, because {fit.reason}"
+        why = f"the first release is due since {fit.since:%H:%M} UTC"
+        why += "" if fit.reason is None else f" and waits, because {fit.reason}"
     return Problem(
         "not-found",
         f"Nothing is published yet: {why}. Wait for it with `Prefer: wait=60` at GET …/releases/latest.",

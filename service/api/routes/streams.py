@@ -275,5 +275,5 @@ def _needed(summary: Summary) -> list[Need]:
             start=each.start + needs(schema, each.configuration, each.start, each.visible_position),
         )
         for each in summary.publications
-        if each.configuration is not None and each.state == "running" and summary.stream.retention == "needed"
+        if each.configuration is not None and each.visible_state == "running" and summary.stream.retention == "needed"
     ]

@@ -114,11 +114,6 @@ const asked = (labels, stream) =>
         h("a", { href: pageOf(`${name}/label`, stream) }, "Label records"),
       ]);
 
-function doing(fit) {
-  if (fit.state === "fitting") return "fitting, begun ";
-  return fit.reason ? "waiting, due " : "waiting for a free worker, due ";
-}
-
 function tiles(publication, stream, share, outline) {
   const { latest, due, fit, privacy, state, plan, mechanism } = publication;
   const counts = mechanism.kind === "evaluation";
@@ -145,7 +140,7 @@ function tiles(publication, stream, share, outline) {
           : `${count(stream.records - due)} behind`,
       fit === null
         ? h("small", {}, due === null ? state : `at record ${count(due)}`)
-        : h("small", {}, doing(fit), when(fit.since)),
+        : h("small", {}, "due since ", when(fit.since)),
       fit?.reason ? h("small", {}, fit.reason) : null,
     ),
     fact(

@@ -10,7 +10,7 @@ from service.ledger import reservations
 from service.privacy.currency import capacity
 from service.store import streams
 from service.store.publications import SLOTS, UNIT_FACTOR
-from service.store.tables import publications, spent
+from service.store.tables import publications, shown, spent
 from service.store.tables import streams as streams_table
 
 
@@ -19,9 +19,16 @@ def violations(connection: Connection) -> list[str]:
     query = select(spent.c.publication_id, func.max(spent.c.amount).label("amount")).group_by(spent.c.publication_id)
     highest = {row.publication_id: Fraction(row.amount) for row in connection.execute(query)}
     known = {each.id: each for each in streams.every(connection)}
-    names = ("id", "name", "stream_id", "state", "start", "epsilon", "delta", "worst_amount")
+    names = ("id", "name", "stream_id", "start", "epsilon", "delta", "worst_amount")
     rows = connection.execute(
-        select(*(publications.c[name] for name in names), SLOTS.label("slots"), UNIT_FACTOR, streams_table.c.accounting)
+        select(
+            *(publications.c[name] for name in names),
+            shown.c.state.label("visible_state"),
+            SLOTS.label("slots"),
+            UNIT_FACTOR,
+            streams_table.c.accounting,
+        )
+        .join(shown, shown.c.publication_id == publications.c.id)
         .join(streams_table, streams_table.c.id == publications.c.stream_id)
         .order_by(publications.c.stream_id)
     ).all()

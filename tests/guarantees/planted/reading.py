@@ -85,7 +85,7 @@ def a_record_that_two_people_label() -> None:
     """Somebody is asked for a record that another person looks at."""
     from service.store import labels
 
-    rewrite(labels._free, ("leased_until <= func", "leased_until > func"))
+    rewrite(labels._free, ("until <= now", "until > now"))
 
 
 @bug(_FREE)
