@@ -405,6 +405,7 @@ class Publisher:
             return
         with self._database.transaction() as connection:
             halt(open_leased_entry(connection, publication.id, lease), reason)
+        self._confirmer.soon(publication.stream_id)  # the end is shown with all that was charged before it
 
     def _distrust(self, publication: Publication | DueStep, reason: str) -> None:
         _log.error("ledger_distrusted", stream=publication.stream, reason=reason)

@@ -24,6 +24,7 @@ from service.store import (
     publications,
     releases,
     segments,
+    shown,
     streams,
     tables,
 )
@@ -97,6 +98,7 @@ def release(
 def stop(connection: Connection, publication: Publication) -> None:
     stopped = replace(publication, state="stopped", reason="somebody did")
     publications.mark_ended(connection, replace(stopped, seal=publications.sealed(stopped)))
+    shown.show(connection, [unseen for unseen in shown.unseen(connection, [stopped.stream_id]) if unseen.has_ended])
 
 
 def versions(page: list[releases.ReleaseInfo]) -> list[int]:
@@ -224,16 +226,19 @@ def test_a_request_is_free_that_is_open_confirmed_and_leased_to_nobody(connectio
     def free(**wanted: Any) -> bool:
         labels.forget(connection, fits.id)
         labels.ask(connection, fits, [3], [], **{"seconds": 60, "charge": 5} | wanted)
-        return labels.any_free(connection, fits.id)
+        return labels.any_free(connection, fits.id, seconds=60)
 
     assert [free(), free(seconds=-1), free(charge=6)] == [True, False, False]
     assert free()
     assert labels.lease(connection, fits.id, seconds=60) is not None
-    assert (labels.any_free(connection, fits.id), labels.lease(connection, fits.id, seconds=60)) == (False, None)
+    assert (labels.any_free(connection, fits.id, seconds=60), labels.lease(connection, fits.id, seconds=60)) == (
+        False,
+        None,
+    )
     labels.give_back(connection, fits.id, 3)
-    assert [labels.any_free(connection, one.id) for one in (fits, elsewhere)] == [True, False]
+    assert [labels.any_free(connection, one.id, seconds=60) for one in (fits, elsewhere)] == [True, False]
     assert labels.lease(connection, fits.id, seconds=-1) is not None
-    assert labels.any_free(connection, fits.id), "the lease has run out"
+    assert labels.any_free(connection, fits.id, seconds=60), "the lease has run out"
 
 
 def test_what_was_found_is_of_one_comparison(connection: Connection):

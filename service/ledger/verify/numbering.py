@@ -99,6 +99,7 @@ def shown(rows: Rows, stream: Stream, publications: Sequence[Publication]) -> It
             or each.visible_due > each.due
             or each.visible_worst_amount > each.worst_amount
         )
+        ended = (each.visible_state, each.visible_reason) not in (("running", None), (each.state, each.reason))
         same = each.visible_worst_amount == each.worst_amount
-        if ahead or (same and each.visible_worst_record != each.worst_record):
-            yield f"publication {each.name}: what is shown of its clock or its sum is not what was committed"
+        if ahead or ended or (same and each.visible_worst_record != each.worst_record):
+            yield f"publication {each.name}: what is shown of its clock, its sum or its end is not what was committed"
