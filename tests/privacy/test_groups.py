@@ -59,7 +59,7 @@ def batching(records, separation, batch, one=True):
 
 
 def costs_of(noise, batches, **rounding):
-    """What the code states of so many records as the bound says: the costs that decide g."""
+    """Return what the code states of so many records as the bound says: the costs that decide g."""
     match noise:
         case "independent":
             return independent(batches)

@@ -50,8 +50,8 @@ def test_batches_of_a_week_ago_are_forgotten_a_few_at_a_time(bench: Bench, monke
     wait_until(lambda: (sealer.step(wait_milliseconds=10), remembered(bench) == [6, 8])[1])
     with bench.database.transaction() as connection:
         stream = streams.get(connection, bench.stream.id)
-        found = [numbering.find_entry(connection, stream.id, entry) for entry in entries]
-        assert found == [None, None, None, (6, 8), (8, 10)]
+        numbers = [numbering.find_entry(connection, stream.id, entry) for entry in entries]
+        assert numbers == [None, None, None, (6, 8), (8, 10)]
         assert [numbering.is_forgotten(connection, stream, entry) for entry in entries] == [True] * 3 + [False] * 2
     assert stream.entries_from == 6
     assert_whole(bench)
@@ -82,7 +82,7 @@ def test_a_clock_that_was_ahead_makes_no_hole(bench: Bench):
 
 
 def test_a_producer_is_told_that_its_batch_is_forgotten_not_that_it_was_lost(bench: Bench):
-    """Whoever reads 404 for ever sends the batch again, and each of its records would spend twice."""
+    """A producer that reads 404 for ever sends the batch again, and each of its records would spend twice."""
     entries = sealed(bench, 3)
     numbered_ago(bench, 2, days=8)
     wait_until(lambda: (bench.successor().step(wait_milliseconds=10), remembered(bench) == [2, 4])[1])

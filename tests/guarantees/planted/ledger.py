@@ -237,7 +237,7 @@ _HALT = "tests/worker/test_confirmation.py::test_a_halt_is_seen_only_once_what_i
 
 @bug(_HALT)
 def an_end_that_is_shown_before_its_charge_is_confirmed() -> None:
-    """What fresh noise decided is seen, and the database may lose the charge that paid for it."""
+    """An end that fresh noise decided is seen, and the database may lose the charge that paid for it."""
     from service.ledger import ending
 
     rewrite(ending.end, ("streams.get(connection, publication.stream_id).all_confirmed", "True"))
@@ -245,7 +245,7 @@ def an_end_that_is_shown_before_its_charge_is_confirmed() -> None:
 
 @bug(_HALT)
 def a_reservation_that_is_given_back_before_the_end_is_shown() -> None:
-    """What others may have of the budget tells that a publication has halted."""
+    """The budget that is left tells that a publication has halted."""
     from service.ledger import reserving
 
     rewrite(reserving.reserves_wholly, ('publication.visible_state == "running"', 'publication.state == "running"'))
