@@ -1,9 +1,9 @@
 """Retains for a while: records, until no running publication needs them again, and the numbers of batches.
 
 Statement. A batch's numbers are remembered for `ENTRIES_SECONDS` at least, and those of a stream's newest batch for
-ever. A week is longer than an `Idempotency-Key` (a day), so that a batch that is sent again finds its numbers, and longer
-than `publish_delay` (a day at most), so that no tick depends on a batch that is forgotten: numbered so long ago, its
-step appears at the first tick from now on, whatever the time was.
+ever. A week is longer than an `Idempotency-Key` (a day), so that a batch that is sent again finds its numbers, and
+longer than `publish_delay` (a day at most), so that no tick depends on a batch that is forgotten: numbered so long
+ago, its step appears at the first tick from now on, whatever the time was.
 """
 
 from collections.abc import Callable, Sequence
