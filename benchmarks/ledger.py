@@ -38,10 +38,10 @@ from service.store.publications import NewPublication
 from service.store.segment_files import SegmentFiles
 from service.store.unwritten import Memory
 from service.streams.schema import StreamSchema
+from service.worker.context import WorkerContext
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
 from service.worker.turn import Turn
-from service.worker.workshop import Workshop
 from tests.conftest import serving
 
 KEY = "k" * 40
@@ -108,7 +108,7 @@ class Simulated:
             )
             made = publications.create(connection, stream.id, new)
         keeper = LeaseKeeper(self.database, seconds=3600)
-        self.publisher = Publisher(Workshop(self.database, SegmentFiles(folder / "segments"), keeper))
+        self.publisher = Publisher(WorkerContext(self.database, SegmentFiles(folder / "segments"), keeper))
         lease = keeper.take(leases.publication(made.id))
         assert lease is not None
         self.lease = lease

@@ -51,8 +51,8 @@ class Releases:
     """Releases of one publication, one after the other."""
 
     def __init__(self, simulated: Simulated) -> None:
-        self._simulated, shop = simulated, simulated.publisher
-        self._ticker, self._confirmer = shop._ticker, shop._confirmer  # noqa: SLF001
+        self._simulated, context = simulated, simulated.publisher
+        self._ticker, self._confirmer = context._ticker, context._confirmer  # noqa: SLF001
         self._confirmer._running = True  # noqa: SLF001 - `publish` does what its thread does
         self._put, self._marking = self._confirmer.files.put_high_water_mark, 0.0
         self._confirmer.files.put_high_water_mark = self._timed  # type: ignore[method-assign]

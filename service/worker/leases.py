@@ -39,16 +39,9 @@ class LeaseKeeper:
         self._thread.join()
         self.drop(*list(self._held.values()))
 
-    def take(self, resource: str, *, instead: Lease | None = None, among: leases.Among | None = None) -> Lease | None:
-        """Take a lease, and give back `instead` in the same transaction.
-
-        None: somebody else holds the wanted one, or it is not `among` those that are wanted.
-        """
-        given = [] if instead is None else [instead]
-        self._forget(given)
+    def take(self, resource: str, *, among: leases.Among | None = None) -> Lease | None:
+        """Take a lease; None: somebody else holds it, or it is not `among` those that are wanted."""
         with self._database.transaction() as connection:
-            if given:
-                leases.release_several(connection, given)
             lease = leases.take(connection, resource, owner=self._owner, seconds=self.seconds, among=among)
         if lease is not None:
             with self._lock:

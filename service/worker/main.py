@@ -16,16 +16,25 @@ from service.log import ClusterPrimaries, LogUnavailable, LogUnsuitable, open_re
 from service.logs import Outage
 from service.settings import Settings
 from service.store import streams
-from service.store.database import Database, DatabaseUnavailable
+from service.store.database import (
+    CONFIRM,
+    FREE_STREAM,
+    NEW_LABELS,
+    NEW_PUBLICATION,
+    NEW_RECORDS,
+    Database,
+    DatabaseUnavailable,
+)
 from service.store.schema_version import SchemaNarrowed
 from service.store.segment_files import StoreUnsuitable
 from service.store.segment_places import open_segments
 from service.tracebacks import place_of
+from service.worker.context import WorkerContext
 from service.worker.explorer import Explorer
 from service.worker.leases import LeaseKeeper
+from service.worker.listener import Listener
 from service.worker.publisher import Publisher
 from service.worker.sealer import Sealer
-from service.worker.workshop import Workshop
 
 CONFIGURATION_ERROR = 78  # sysexits.h: EX_CONFIG; whoever supervises need not try again
 M_ARENA_MAX = -8  # malloc.h
@@ -58,25 +67,34 @@ def work(settings: Settings, stop: threading.Event) -> None:
     files = open_segments(settings)
     _await("segment store", files.probe, stop)
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
-    shop = Workshop(database, files, keeper, settings.dask_scheduler)
+    context = WorkerContext(database, files, keeper, settings.dask_scheduler)
     keeper.start(end=stop)
     sealers = [Sealer(database, primaries, reader, files, keeper) for reader in readers]
-    jobs = [job for sealer in sealers for job in (sealer.run, sealer.listen)]
-    jobs += [shop.bell.run, shop.audit.run, shop.audit.walk_on]
-    jobs += [
-        shop.confirmer.run,
-        shop.ticker.run,
-        shop.ticker.listen,
-        *(Publisher(shop).run for _ in range(settings.publishers)),
-        Publisher(shop, short=True).run,
-    ]
+
+    def look_for_streams(_: str) -> None:
+        for sealer in sealers:
+            sealer.look_soon()
+
+    listener = Listener(
+        database,
+        {
+            **dict.fromkeys((NEW_RECORDS, NEW_PUBLICATION, NEW_LABELS), lambda _: context.dispatcher.wake()),
+            CONFIRM: lambda stream: context.confirmer.soon(int(stream)),
+            FREE_STREAM: look_for_streams,
+        },
+    )
+    jobs = [sealer.run for sealer in sealers]
+    jobs += [listener.run, context.dispatcher.run, context.audit.run, context.audit.walk_on]
+    jobs += [context.confirmer.run, context.ticker.run]
+    jobs += [Publisher(context).run for _ in range(settings.publishers)]
+    jobs += [Publisher(context, short=True).run]
     jobs += [Explorer(database, keeper).run for _ in range(settings.explorations)]
     threads = [threading.Thread(target=_until_stopped, args=(job, stop), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
     stop.wait()
-    shop.bell.close()
-    shop.ticker.ring()
+    context.dispatcher.close()
+    context.ticker.ring()
     deadline = time.monotonic() + SECONDS_TO_FINISH
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

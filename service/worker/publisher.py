@@ -42,20 +42,20 @@ from service.publishing.prepared import Prepared, halting
 from service.publishing.records import SegmentsMissing
 from service.store import attempts, leases, lineage, parked, publications, waits
 from service.store.database import ONE_VIEW, DatabaseUnavailable
-from service.store.due_steps import DueStep, due_steps, untaken
+from service.store.due_steps import DueStep, untaken
 from service.store.leases import Lease, LeaseLost
 from service.store.publications import Publication
 from service.store.segment_files import SegmentDamaged
 from service.tracebacks import place_of
 from service.worker import fits
+from service.worker.context import WorkerContext
 from service.worker.fits import FitDied, FitTooLarge, NotWanted
-from service.worker.lookout import TURN_SECONDS, Look
 from service.worker.turn import Turn
-from service.worker.workshop import Workshop
 
 _log = structlog.get_logger(__name__)
 
-AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
+AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by this worker
+TURN_SECONDS = 0.5  # of one publication, which has always something due while records come: then others have theirs
 _FORESEEN = (Inaccurate, Unaffordable, StateLost, SegmentDamaged, SegmentsMissing, DatabaseUnavailable, NotWanted)
 WALK_SECONDS = 1.0  # before a publication is tried again that waits: for a walk, its mark, or others' releases
 ENDED_TWICE = (
@@ -74,96 +74,47 @@ class Publisher:
     With `short`, it takes only steps that are short by their public estimate: so they never wait for long ones.
     """
 
-    def __init__(self, shop: Workshop, *, short: bool = False) -> None:
-        self._short = short
-        self._database, self._files, self._keeper, self._bell = shop.database, shop.files, shop.keeper, shop.bell
-        self._audit, self._confirmer, self._ticker, self._desk = shop.audit, shop.confirmer, shop.ticker, shop.desk
-        self._queue, self._lookout, self._dask_scheduler = shop.queue, shop.lookout, shop.dask_scheduler
-        self._look = Look(heard=-1, began=0.0, ended=0.0, waiting=[])
-        self._served = set[int]()  # streams, since that look
+    def __init__(self, context: WorkerContext, *, short: bool = False) -> None:
+        self._short, self._context = short, context
+        self._database, self._files, self._keeper = context.database, context.files, context.keeper
+        self._audit, self._confirmer, self._ticker = context.audit, context.confirmer, context.ticker
+        self._dispatcher = context.dispatcher
         self._unnoted: float | None = None  # seconds since an attempt ended that is not in the database yet
-        self._not_before: dict[int, float] = {}  # publications that failed in a way nobody foresaw
 
     def run(self, stop: threading.Event) -> None:
-        """Until told to stop; whatever is away is waited for."""
+        """Publish until the dispatcher is closed; wait while the database or the log is away."""
         outage = Outage("publisher")
-        while not stop.is_set():
+        while (step := self._dispatcher.take(short=self._short)) is not None:
+            look_again = True
             try:
-                took = self.step(stop)
+                look_again = self.publish(step, stop)
                 outage.end()
-                if not took and (self._short or self._bell.count == self._look.heard):
-                    self._bell.wait_past(self._look.heard, first=self._short)
             except DatabaseUnavailable as error:
                 outage.begin(str(error))
                 stop.wait(0.5)
+            finally:
+                self._dispatcher.finish(step, look_again=look_again)
 
-    def step(self, stop: threading.Event) -> bool:
-        """Publish what is due of the first due publications that nobody works on; return whether to look again at once.
+    def publish(self, due: DueStep, stop: threading.Event) -> bool:
+        """Publish what is due of one publication; return whether this worker got its lease.
 
-        One of each stream in one look, for so short a time that what becomes due meanwhile waits for nobody's turn.
+        due: as the dispatcher handed it out.
         """
-        self._turn_to(self._lookout.look(self._ask, self._would_take, stop.wait))
-        look, seen, first, lease = self._look, False, True, None
-        of_streams = [each.stream_id for each in look.waiting]
+        if not self._audit.look(due.stream_id, self._dispatcher.waiting_streams()):  # before the lease, for drawing
+            self._dispatcher.retry_later(due.id, WALK_SECONDS)
+            return False
+        lease = self._keeper.take(leases.publication(due.id), among=untaken(due))
+        if lease is None:
+            return False
+        self._unnoted = lease.abandoned
         try:
-            free = [each for each in look.waiting if self._desk.is_free(each.id, since=look.began)]
-            for publication in self._queue.in_order(free):
-                if not self._would_take(publication, look) or not self._desk.take(publication.id, since=look.began):
-                    continue
-                try:
-                    if not self._audit.look(publication.stream_id, of_streams):  # before the lease, for drawing
-                        self._not_before[publication.id] = time.monotonic() + WALK_SECONDS
-                        seen = True
-                        continue
-                    resource, among = leases.publication(publication.id), untaken(publication)
-                    lease = self._keeper.take(resource, instead=lease, among=among)
-                    if lease is not None:
-                        if first and len(look.waiting) > 1:  # who took nothing wakes nobody, or that would not end
-                            self._bell.leave()
-                        self._unnoted = lease.abandoned
-                        try:
-                            self._guard(lease, publication, stop)
-                        finally:
-                            if self._unnoted is not None:
-                                self._keeper.abandon(lease, self._unnoted)
-                                lease = None
-                        seen, first = True, False
-                        self._served.add(publication.stream_id)
-                finally:
-                    self._desk.leave(publication.id)
-                if stop.is_set() or (not first and time.monotonic() > look.until):
-                    break
+            self._guard(lease, due, stop)
         finally:
-            if lease is not None:
+            if self._unnoted is None:
                 self._keeper.drop(lease)
-        return seen
-
-    def _turn_to(self, look: Look) -> None:
-        """Go on with a look; of a new one, leave to others what this publisher does not take."""
-        if look is not self._look:
-            self._look, self._served = look, set()
-            if not all(self._takes(self._queue.estimate(each)) for each in look.waiting):
-                self._bell.leave()
-
-    def _ask(self) -> Look:
-        """Look what is due."""
-        heard, began = self._bell.count, time.monotonic()
-        failed = {publication for publication, until in self._not_before.items() if began < until}
-        with self._database.transaction() as connection:
-            waiting = due_steps(connection, but=failed | self._desk.busy)
-            self._queue.reckon(
-                publications.fit_sizes(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
-            )
-        return Look(heard, began, time.monotonic(), waiting)
-
-    def _would_take(self, publication: DueStep, look: Look) -> bool:
-        """Return whether it would take the next step of a publication that was due at a look."""
-        return (
-            self._desk.is_free(publication.id, since=look.began)
-            and (look is not self._look or publication.stream_id not in self._served)
-            and self._not_before.get(publication.id, 0.0) <= time.monotonic()
-            and self._takes(self._queue.estimate(publication))
-        )
+            else:
+                self._keeper.abandon(lease, self._unnoted)
+        return True
 
     def _guard(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
         """Publish what is due of one publication, whose trouble must not stop the others."""
@@ -195,11 +146,11 @@ class Publisher:
 
     def _again_later(self, publication: DueStep) -> None:
         metrics.FAILURES.labels(publication.name, publication.stream).inc()
-        self._not_before[publication.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
+        self._dispatcher.retry_later(publication.id, AFTER_AN_ERROR_SECONDS)
 
     def _publish_due(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
         if not self._confirmer.can_confirm(publication.stream_id):
-            self._not_before[publication.id] = time.monotonic() + WALK_SECONDS
+            self._dispatcher.retry_later(publication.id, WALK_SECONDS)
             return
         stored_mark = self._confirmer.high_water_mark(publication.stream_id)
         with self._database.transaction() as connection:
@@ -217,22 +168,16 @@ class Publisher:
         turn_ends = time.monotonic() + TURN_SECONDS
         while not stop.is_set() and turn.is_due():
             seconds = fits.next_cost(turn).seconds
-            self._queue.learn(publication, seconds)
-            if not self._takes(seconds):
+            if not self._dispatcher.begin_step(publication, seconds, short=self._short):
                 return
-            self._queue.serve(publication, seconds)
             if not self._step(lease, turn, stop) or time.monotonic() > turn_ends:
                 return
 
     def _waits(self, turn: Turn) -> bool:
         """Return whether its next step waits for others' releases; then it is left alone for a while."""
         if waits := turn.waits():
-            self._not_before[turn.publication.id] = time.monotonic() + WALK_SECONDS
+            self._dispatcher.retry_later(turn.publication.id, WALK_SECONDS)
         return waits
-
-    def _takes(self, seconds: float) -> bool:
-        """Return whether it takes steps that may take so long."""
-        return not self._short or seconds <= fits.SHORT_SECONDS
 
     def _as_reckoned(self, lease: Lease, turn: Turn) -> bool:
         """Whether it would go on as was reckoned with when its records were charged. If not, it does not go on."""
@@ -270,10 +215,10 @@ class Publisher:
         """
         at = turn.publication.position, turn.publication.version
         abandoned = lease.abandoned is not None and not self._database.was_away(lease.abandoned)
-        owed = self._desk.owed.get(turn.publication.promise) == at
+        owed = self._context.owed.get(turn.publication.promise) == at
         if (abandoned or owed) and turn.is_due() and not self._note(lease, turn, at):
             return False
-        self._desk.owed.pop(turn.publication.promise, None)
+        self._context.owed.pop(turn.publication.promise, None)
         self._unnoted = None
         return True
 
@@ -297,10 +242,10 @@ class Publisher:
             fitted = time.perf_counter()
             moved = self._commit(lease, turn, step)
         except (OverBudget, Inaccurate, Unaffordable, StateLost) as refusal:
-            self._desk.drawn.pop(publication.promise, None)
+            self._context.drawn.pop(publication.promise, None)
             self._halt(lease, turn, str(refusal))
             return False
-        del self._desk.drawn[publication.promise]
+        del self._context.drawn[publication.promise]
         if moved is None:
             return False
         turn.go_on(moved, step)
@@ -325,15 +270,15 @@ class Publisher:
 
     def _drawn(self, lease: Lease, turn: Turn, stop: threading.Event) -> Prepared:
         """Return the next step: as it was drawn already, where its commit failed; else drawn now."""
-        publication, desk = turn.publication, self._desk
+        publication, context = turn.publication, self._context
         at, state = (publication.position, publication.version), turn.lineage
-        known, step = desk.drawn.get(publication.promise, (None, None))
+        known, step = context.drawn.get(publication.promise, (None, None))
         if step is not None and known == state:
             return step
         began = randomness.mark()
         try:
             wanted = partial(self._wants, lease, turn, stop)
-            step = fits.draw(self._database, self._files, turn, wanted, self._dask_scheduler)
+            step = fits.draw(self._database, self._files, turn, wanted, context.dask_scheduler)
         except FitTooLarge as error:
             with self._database.transaction() as connection:
                 leases.check(connection, lease)
@@ -351,11 +296,11 @@ class Publisher:
             if isinstance(error, FitDied):
                 how = f". The last one: {error}"
                 metrics.DEATHS.labels(publication.name, turn.stream.name).inc()
-            desk.owed[publication.promise], self._unnoted = at, 0.0
+            context.owed[publication.promise], self._unnoted = at, 0.0
             self._note(lease, turn, at, how)  # before anything is tried again; if it can't be, it stays owed
-            del desk.owed[publication.promise]
+            del context.owed[publication.promise]
             raise
-        desk.drawn[publication.promise] = state, step
+        context.drawn[publication.promise] = state, step
         return step
 
     def _wants(self, lease: Lease, turn: Turn, stop: threading.Event) -> bool:

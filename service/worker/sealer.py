@@ -23,7 +23,7 @@ from service.log import Entry, LogLost, LogUnavailable, Position, Primaries, Rea
 from service.logs import Outage
 from service.mechanisms.building import needs
 from service.store import changes, leases, numbering, retention, segments, streams
-from service.store.database import FREE_STREAM, Database, DatabaseUnavailable, heard
+from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.numbering import SealedEntry, UnitErased, Unreadable
 from service.store.segment_files import FilesReplaced, SegmentFiles
@@ -90,15 +90,9 @@ class Sealer:
         self._share.leave()
         self._let_go(*self._held)
 
-    def listen(self, stop: threading.Event) -> None:
-        """Look at once whenever a stream is free, until told to stop."""
-        while not stop.is_set():
-            try:
-                with self._database.listen(FREE_STREAM) as connection:
-                    for _ in heard(connection, stop):
-                        self._rung.set()
-            except DatabaseUnavailable:
-                stop.wait(0.5)
+    def look_soon(self) -> None:
+        """Look for streams that nobody numbers: one is free."""
+        self._rung.set()
 
     def step(self, *, wait_milliseconds: int) -> None:
         """Seals once what the log holds of each stream, after waiting for it if there is nothing."""

@@ -13,7 +13,7 @@ from service.logs import Outage
 from service.publishing import ticks
 from service.publishing.confirmation import Confirmer
 from service.store import parked
-from service.store.database import CONFIRM, Database, DatabaseUnavailable, heard
+from service.store.database import Database, DatabaseUnavailable
 from service.store.parked import NextTick
 from service.store.publications import Publication
 from service.tracebacks import place_of
@@ -168,13 +168,3 @@ class Ticker:
             news = open_ledger(connection, stream).distrust(reason)
         if news:
             _log.error("ledger_distrusted", stream=stream, reason=reason)
-
-    def listen(self, stop: threading.Event) -> None:
-        """Confirm streams whenever an API asks for it, until told to stop."""
-        while not stop.is_set():
-            try:
-                with self._database.listen(CONFIRM) as connection:
-                    for notice in heard(connection, stop):
-                        self._confirmer.soon(int(notice.payload))
-            except DatabaseUnavailable:
-                stop.wait(0.5)

@@ -13,11 +13,11 @@ from service.log.primaries import Primaries
 from service.store import tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
+from service.worker.context import WorkerContext
 from service.worker.leases import LeaseKeeper
-from service.worker.publisher import Publisher
 from service.worker.sealer import Sealer
 from service.worker.ticker import Ticker
-from service.worker.workshop import Workshop
+from tests.worker.published import SteppingPublisher
 
 APPENDING = [("Appender._evaluate: log", "before"), ("Appender._evaluate: log", "after")]
 WRITTEN = [each for each in tables.metadata.sorted_tables if each not in tables.READ_ONLY]
@@ -130,8 +130,8 @@ class Stage:
         keeper = LeaseKeeper(self.database, seconds=3600)
         readers = open_readers(primaries := self.primaries())
         sealers = [Sealer(self.database, primaries, reader, self.files, keeper) for reader in readers]
-        shop = Workshop(self.database, self.files, keeper)
-        return Worker(sealers, readers, Publisher(shop), shop.ticker)
+        context = WorkerContext(self.database, self.files, keeper)
+        return Worker(sealers, readers, SteppingPublisher(context), context.ticker)
 
     def appender(self) -> Appenders:
         return Appenders(self.primaries(), max_batches=1000, max_bytes=10**6)
@@ -146,7 +146,7 @@ class Stage:
 class Worker:
     sealers: list[Sealer]
     readers: Sequence[Reader]
-    publisher: Publisher
+    publisher: SteppingPublisher
     ticker: Ticker
 
     def number(self) -> None:

@@ -30,9 +30,9 @@ from service.store.publications import NewPublication
 from service.store.rows import Rows
 from service.store.segment_files import SegmentFiles
 from service.streams.schema import StreamSchema
+from service.worker.context import WorkerContext
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
-from service.worker.workshop import Workshop
 from tests.conftest import join, unique
 from tests.worker import published
 
@@ -131,7 +131,7 @@ def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0,
 @contextmanager
 def confirming(database: Database, files: SegmentFiles) -> Iterator[None]:
     """Run what a worker runs for APIs: it confirms what they have committed."""
-    ticker = Workshop(database, files, LeaseKeeper(database, seconds=600.0)).ticker
+    ticker = WorkerContext(database, files, LeaseKeeper(database, seconds=600.0)).ticker
     stop = threading.Event()
     thread = threading.Thread(target=ticker.listen, args=(stop,))
     thread.start()

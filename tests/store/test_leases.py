@@ -151,7 +151,7 @@ def test_a_worker_knows_which_leases_it_holds(world: World):
         assert (keeper.holds(first), keeper.holds(second), keeper.holds(again)) == (False, False, True)
 
 
-@pytest.mark.parametrize("way", ["for another one", "at the end", "dropped"])
+@pytest.mark.parametrize("way", ["at the end", "dropped"])
 def test_a_lease_that_a_worker_needs_no_more_is_anybodys_at_once(world: World, way):
     """And its next owner learns of no attempt: it was given back in order."""
     with closing(Database(world.settings.database_url)) as database:
@@ -162,11 +162,8 @@ def test_a_lease_that_a_worker_needs_no_more_is_anybodys_at_once(world: World, w
         keeper.start()
         mine = keeper.take(FIRST)
         assert mine is not None
-        match way:
-            case "for another one":
-                assert keeper.take(SECOND, instead=mine) is not None
-            case "dropped":
-                keeper.drop(mine)
+        if way == "dropped":
+            keeper.drop(mine)
         if way != "at the end":
             assert not keeper.holds(mine)
         keeper.stop()

@@ -19,10 +19,10 @@ from service.store.publications import NewPublication
 from service.store.segment_files import SegmentFiles
 from service.streams.codec import Columns
 from service.streams.schema import StreamSchema
+from service.worker.context import WorkerContext
 from service.worker.counting import counted
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
-from service.worker.workshop import Workshop
 from tests.conftest import World, run_out, wait_until
 
 
@@ -46,13 +46,28 @@ def number(database: Database, files: SegmentFiles, identity: int, columns: Colu
         leases.release(connection, lease)
 
 
-def workshop(database: Database, files: SegmentFiles) -> Workshop:
+def worker_context(database: Database, files: SegmentFiles) -> WorkerContext:
     """One whose leases nobody renews, which no test is long enough to need."""
-    return Workshop(database, files, LeaseKeeper(database, seconds=600.0))
+    return WorkerContext(database, files, LeaseKeeper(database, seconds=600.0))
 
 
-def publisher(database: Database, files: SegmentFiles) -> Publisher:
-    return Publisher(workshop(database, files))
+class SteppingPublisher(Publisher):
+    """A publisher that is its own dispatcher: each step looks once and publishes what is due."""
+
+    def step(self, stop: threading.Event) -> bool:
+        """Return whether it took the lease of anything, or passed over it."""
+        self._dispatcher.look()
+        taken = False
+        while (due := self._dispatcher.take(short=self._short, wait=False)) is not None:
+            try:
+                taken |= self.publish(due, stop) or due.id in self._dispatcher._retry_at
+            finally:
+                self._dispatcher.finish(due, look_again=False)
+        return taken
+
+
+def publisher(database: Database, files: SegmentFiles) -> SteppingPublisher:
+    return SteppingPublisher(worker_context(database, files))
 
 
 @dataclass
@@ -64,10 +79,10 @@ class Bench:
     files: SegmentFiles
     identity: int
 
-    def shop(self) -> Workshop:
-        return workshop(self.database, self.files)
+    def context(self) -> WorkerContext:
+        return worker_context(self.database, self.files)
 
-    def publisher(self) -> Publisher:
+    def publisher(self) -> SteppingPublisher:
         return publisher(self.database, self.files)
 
     def publish_all(self) -> None:

@@ -111,7 +111,7 @@ def test_with_ticks_it_halts_at_one_and_keeps_what_was_parked_before(bench: Benc
     with bench.database.transaction() as connection:
         assert [each.following_due for each in parked.of_publication(connection, 1)] == [8, None]
         connection.execute(update(tables.parked).values(tick=func.to_timestamp(0)))
-    bench.shop().ticker.publish(1)
+    bench.context().ticker.publish(1)
     assert (bench.now().state, bench.now().version) == ("halted", 2)
 
 
@@ -178,7 +178,7 @@ def test_a_kill_is_noted_though_whoever_takes_over_can_not_go_on_at_first(bench:
     assert (attempts(bench), bench.counts()) == ([], (0, 0))
     if mark.is_dir():
         mark.rmdir()
-    publisher._not_before.clear()
+    publisher._dispatcher._retry_at.clear()
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(distrusted=None))
     step(bench, publisher if who == "the same worker" else None)
@@ -261,7 +261,7 @@ def test_a_result_whose_commit_failed_is_committed_again_with_the_same_bytes(ben
     assert attempts(bench) == []
     with bench.database.transaction() as connection:
         connection.execute(update(tables.parked).values(tick=func.to_timestamp(0)))
-    bench.shop().ticker.publish(1)
+    bench.context().ticker.publish(1)
     with bench.database.transaction() as connection:
         assert publications.get(connection, 1).version == 2
         for release in drawn[0].releases:
@@ -272,7 +272,7 @@ def test_a_result_whose_commit_failed_is_committed_again_with_the_same_bytes(ben
 def test_a_note_that_could_not_be_written_is_written_before_the_next_attempt(bench: Bench, monkeypatch, lease):
     """Also where the lease could not be given up either, and tells of no attempt since the database was away."""
     calls, real, publisher = fail(monkeypatch, 2), Publisher._note, bench.publisher()
-    publisher._not_before = _Never()
+    monkeypatch.setattr(publisher._dispatcher, "retry_later", lambda *_: None)
 
     def away(*_: object) -> None:
         raise DatabaseUnavailable("gone")
@@ -295,7 +295,7 @@ def test_an_attempt_that_is_noted_late_is_noted_once(bench: Bench, monkeypatch):
     """The next end of the step is a foreseen one, and counts for nothing."""
     fail(monkeypatch, 1)
     publisher = bench.publisher()
-    publisher._not_before = _Never()
+    monkeypatch.setattr(publisher._dispatcher, "retry_later", lambda *_: None)
 
     def away(*_: object) -> None:
         raise DatabaseUnavailable("gone")
@@ -339,18 +339,14 @@ def test_an_attempt_is_left_to_whoever_comes_next_while_it_can_not_be_noted(benc
     assert (len(calls), bench.counts()) == (2, (0, 0))
 
 
-class _Never(dict[int, float]):
-    """Nothing waits for a while after an error."""
-
-    def get(self, *_: Any) -> float:
-        return 0.0
-
-
 def test_a_thread_takes_nothing_that_another_of_its_process_is_still_at(bench: Bench):
     """Though the lease has run out: two would draw noise for the same step."""
     publisher = bench.publisher()
-    assert publisher._desk.take(bench.identity)
-    assert not publisher._desk.take(bench.identity), "nor by an older look at what is due"
+    dispatcher = publisher._dispatcher
+    dispatcher.look()
+    step = dispatcher.take(wait=False)
+    assert step is not None
+    assert dispatcher.take(wait=False) is None, "nor by an older look at what is due"
     assert not publisher.step(threading.Event())
-    publisher._desk.busy.clear()
+    dispatcher.finish(step, look_again=False)
     assert publisher.step(threading.Event())

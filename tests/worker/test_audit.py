@@ -15,8 +15,8 @@ from service.ledger.invariants import INVARIANTS
 from service.store import publications, segments, streams, tables
 from service.store.database import Database
 from service.worker.audit import Audit
+from service.worker.context import WorkerContext
 from service.worker.leases import LeaseKeeper
-from service.worker.workshop import Workshop
 from tests.worker.published import Bench
 from tests.worker.test_publishing import CONFIGURATION, bench
 from tests.worker.test_ticks import come, far_away, park_all, publish
@@ -25,7 +25,7 @@ CHARGES, RELEASES = tables.charges, tables.releases
 
 
 def audit(bench: Bench) -> Audit:
-    return Workshop(bench.database, bench.files, LeaseKeeper(bench.database, seconds=600.0)).audit
+    return WorkerContext(bench.database, bench.files, LeaseKeeper(bench.database, seconds=600.0)).audit
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_what_the_mark_does_not_hold_nobody_sees(bench: Bench, monkeypatch):
     assert bench.counts() == (5, 5)
     assert visible(bench) == (None, [], [])
     assert sums(bench) == (0, 6, (None, 0, 0), [0] * 10)
-    bench.shop().audit.confirm()
+    bench.context().audit.confirm()
     assert visible(bench) == (5, [5, 4, 3, 2, 1], [5, 4, 3, 2, 1])
     assert sums(bench) == (10, 12, (4, 1, 1), [pytest.approx(i / 3) for i in (2, 2, 1, 1, 3, 3, 3, 3, 1, 1)])
     assert bench.stream().distrusted is None
@@ -161,7 +161,7 @@ def test_one_mark_confirms_all_that_is_committed_on_a_stream(bench: Bench, monke
         write(files, log, mark)
 
     monkeypatch.setattr(high_water_mark, "write", note)
-    bench.shop().audit.confirm()
+    bench.context().audit.confirm()
     assert (visible(bench)[0], written) == (5, [5])
 
 
@@ -178,7 +178,7 @@ def test_who_hangs_while_it_confirms_keeps_no_view_and_no_lock_for_ever(bench: B
         return made
 
     monkeypatch.setattr(confirmation, name, bounded)
-    bench.shop().confirmer.confirm(1)
+    bench.context().confirmer.confirm(1)
     assert (visible(bench)[0], bounds) == (5, ["20s"] * times)
 
 
@@ -204,7 +204,7 @@ def test_a_release_is_seen_only_once_its_mark_is_written(bench: Bench, monkeypat
         real(*args)
 
     monkeypatch.setattr(confirmation, "_make_visible", make_visible)
-    bench.shop().confirmer.confirm(1)
+    bench.context().confirmer.confirm(1)
     assert [(each["charges"], each["releases"]) for each in marks] == [(5, 5)]
     assert visible(bench)[0] == 5
 
@@ -218,7 +218,7 @@ def test_nothing_is_seen_on_a_server_that_may_lose_it(bench: Bench, monkeypatch)
 
     with monkeypatch.context() as patched, pytest.raises(DatabaseUnsuitable):
         patched.setattr(confirmation, "require_durability", unsafe)
-        bench.shop().confirmer.confirm(1)
+        bench.context().confirmer.confirm(1)
     assert (visible(bench), bench.files.high_water_mark("log")) == ((None, [], []), None)
 
 
@@ -229,7 +229,7 @@ def test_what_is_confirmed_late_with_an_older_state_takes_nothing_back(bench: Be
     real, now = confirmation._make_visible, []
     with monkeypatch.context() as patched:
         patched.setattr(confirmation, "_make_visible", lambda _, *seen: now.append(seen))
-        bench.shop().confirmer.confirm(1)
+        bench.context().confirmer.confirm(1)
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=10))
     bench.publish_all()
@@ -255,7 +255,7 @@ def test_what_is_committed_while_a_stream_is_confirmed_is_not_seen_with_it(bench
         return real(*args)
 
     monkeypatch.setattr(shown, "needed", meanwhile)
-    bench.shop().confirmer.confirm(1)
+    bench.context().confirmer.confirm(1)
     assert (sums(bench)[0], bench.now().position) == (6, 10)
 
 
@@ -272,7 +272,7 @@ def test_a_step_that_charges_and_releases_nothing_is_confirmed_after_a_crash_too
     bench.publish_all()
     with bench.database.transaction() as connection:
         connection.execute(update(tables.shown).values(position=8, due=10))
-    bench.shop().audit.confirm()
+    bench.context().audit.confirm()
     assert sums(bench)[:2] == (10, 12)
 
 
@@ -322,11 +322,11 @@ def test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything
 @pytest.mark.parametrize(("name", "says"), [("head", "another charge 5"), ("newest_release", "another release 5")])
 def test_another_history_of_the_same_length_is_told_apart_by_its_hashes(bench: Bench, monkeypatch, name, says):
     crash_before_the_mark(bench, monkeypatch)
-    shop = bench.shop()
+    context = bench.context()
     with bench.database.transaction() as connection:
         mark = vars(confirmation.high_water_mark.marks(connection, [bench.stream()])["log"])
     bench.files.put_high_water_mark("log", mark | {name: "0" * 64, "timeline": mark["timeline"] - 1})
-    shop.confirmer.confirm(1)
+    context.confirmer.confirm(1)
     assert says in bench.stream().distrusted
     assert "a standby without the newest commits was promoted" in bench.stream().distrusted
     assert high_water_mark.lost_commits(bench.stream().distrusted)
@@ -351,14 +351,14 @@ def test_a_server_that_holds_another_history_than_the_one_read_makes_nothing_vis
             connection.execute(text("ALTER TABLE charges ENABLE ALWAYS TRIGGER append_only"))
 
     monkeypatch.setattr(confirmation.high_water_mark, "write", switched)
-    bench.shop().confirmer.confirm(1)
+    bench.context().confirmer.confirm(1)
     elsewhere.close()
     assert visible(bench) == (None, [], [])
 
 
 def test_the_mark_never_goes_back_however_many_confirm_at_once(bench: Bench, monkeypatch):
     crash_before_the_mark(bench, monkeypatch)
-    shops = [bench.shop() for _ in range(4)]
+    shops = [bench.context() for _ in range(4)]
     charges_marked = []
     real = bench.files.__class__.put_high_water_mark
 
@@ -367,7 +367,7 @@ def test_the_mark_never_goes_back_however_many_confirm_at_once(bench: Bench, mon
         real(self, log, mark)
 
     monkeypatch.setattr(bench.files.__class__, "put_high_water_mark", put)
-    threads = [threading.Thread(target=shop.confirmer.confirm, args=(1,)) for shop in shops]
+    threads = [threading.Thread(target=context.confirmer.confirm, args=(1,)) for context in shops]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -381,7 +381,7 @@ def test_an_old_mark_without_releases_is_read(bench: Bench):
     bench.publish_all()
     mark = bench.files.high_water_mark("log")
     bench.files.put_high_water_mark("log", {name: mark[name] for name in ("records", "erasures", "charges", "head")})
-    bench.shop().confirmer.confirm(1)
+    bench.context().confirmer.confirm(1)
     assert bench.stream().distrusted is None
     assert bench.files.high_water_mark("log") == mark
 
@@ -390,7 +390,7 @@ def test_who_waits_is_woken_when_it_is_visible_not_when_it_is_committed(bench: B
     with bench.database.listen("perennial_release") as listening:
         crash_before_the_mark(bench, monkeypatch)
         assert list(listening.notifies(timeout=0.2)) == []
-        bench.shop().confirmer.confirm(1)
+        bench.context().confirmer.confirm(1)
         assert [notice.payload for notice in listening.notifies(timeout=200.0, stop_after=1)] == ["p"]
 
 

@@ -24,7 +24,7 @@ def stop(bench: Bench) -> None:
 
 def drop(bench: Bench) -> None:
     """Drop segments, as a sealer does now and then."""
-    keeper = bench.shop().keeper
+    keeper = bench.context().keeper
     sealer = new_sealer(bench.database, bench.world.settings.redis_url, bench.files, keeper)
     stream = bench.stream()
     sealer._held[stream.log] = (keeper.take(leases.stream(stream.id)), stream)

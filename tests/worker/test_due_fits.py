@@ -153,7 +153,7 @@ def test_metrics_count_no_release_that_is_not_confirmed(bench: Bench, monkeypatc
     crash_before_the_mark(bench, monkeypatch)
     summary = counted(bench)
     assert (summary.versions, summary.latest, summary.age_seconds, summary.overdue_records) == (0, None, None, 4)
-    bench.shop().confirmer.confirm(1)
+    bench.context().confirmer.confirm(1)
     summary = counted(bench)
     assert (summary.versions, summary.latest, summary.overdue_records) == (5, 5, 0)
 

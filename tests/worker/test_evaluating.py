@@ -126,7 +126,7 @@ def test_a_block_waits_until_every_publication_has_passed_its_first_slot(bench: 
     turn.mechanism = with_models(turn.mechanism, bench.database, turn.stream)
     assert turn.mechanism.is_ready(20), "at slot 3 no model can have been made"
     assert not turn.mechanism.is_ready(40)
-    publisher._desk.busy.add(bench.identity)  # nobody publishes p meanwhile
+    publisher._dispatcher._in_progress.add(bench.identity)  # nobody publishes p meanwhile
     wait_until(lambda: (publisher.step(stop), versions(bench, evaluation) == [[None]])[1])
     began = time.monotonic()
     looks = 0
@@ -134,7 +134,7 @@ def test_a_block_waits_until_every_publication_has_passed_its_first_slot(bench: 
         looks += publisher.step(stop)
     assert looks <= 12, "it looks again after a second, not at once"
     assert versions(bench, evaluation) == [[None]]
-    publisher._desk.busy.discard(bench.identity)
+    publisher._dispatcher._in_progress.discard(bench.identity)
     bench.publish_all()
     assert versions(bench, evaluation) == [[None], [1]]
 
@@ -148,7 +148,7 @@ def test_of_a_publication_that_has_ended_the_newest_model_is_counted(bench: Benc
         open_entry(connection, bench.now()).end(state, "because" if state == "halted" else None)
     models = ReleasedModels(database=bench.database, stream=bench.stream())
     assert not models.progress("p", 40).ended, "until its releases are confirmed"
-    bench.shop().audit.confirm()
+    bench.context().audit.confirm()
     assert models.progress("p", 40).ended
     evaluation = evaluate(bench)
     number(bench.database, bench.files, bench.stream().id, columns(40, 100))

@@ -111,7 +111,7 @@ def test_what_waits_for_features_is_not_due_until_their_release_is_confirmed(ben
         assert turn(bench, models).released is None
         assert not turn(bench, models).is_due()
         assert shown_as_due(bench, models) == set()
-    bench.shop().audit.confirm()
+    bench.context().audit.confirm()
     assert due(bench) == {"q"}
     assert shown_as_due(bench, models) == {models}
     bench.publish_all()

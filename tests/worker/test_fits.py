@@ -22,9 +22,8 @@ from service.ledger.verify import verify
 from service.publishing.locating import locate
 from service.store import publications, tables
 from service.worker import fits, memory_limit
-from service.worker.publisher import Publisher
 from tests.conftest import World, wait_until
-from tests.worker.published import Bench, published
+from tests.worker.published import Bench, SteppingPublisher, published
 from tests.worker.test_attempts import attempts
 from tests.worker.test_publishing import CONFIGURATION, bench  # noqa: F401
 
@@ -267,7 +266,7 @@ def test_few_records_of_many_features_are_solved_for_in_a_process_of_its_own(wor
 
 def test_short_steps_never_wait_for_long_ones(bench: Bench, monkeypatch):
     """By the plan's estimate a step is short; once its records are known, it is long."""
-    short, real = Publisher(bench.shop(), short=True), fits.next_cost
+    short, real = SteppingPublisher(bench.context(), short=True), fits.next_cost
     monkeypatch.setattr(fits, "next_cost", lambda turn: replace(real(turn), seconds=fits.SHORT_SECONDS + 1))
     assert short.step(threading.Event())
     assert bench.counts() == (0, 0)

@@ -127,7 +127,7 @@ def test_what_is_not_confirmed_is_asked_of_nobody(bench: Bench, monkeypatch):
         assert labels.lease(connection, bench.identity, seconds=60) is None
         assert labels.progress(connection, [bench.identity]) == {bench.identity: labels.Progress()}
         assert not labels.answer(connection, bench.identity, "p", 0, 1)
-    bench.shop().audit.confirm()
+    bench.context().audit.confirm()
     with bench.database.transaction() as connection:
         assert labels.lease(connection, bench.identity, seconds=60).record == 0
 

@@ -40,7 +40,7 @@ def publications_of(bench: Bench, *each: int) -> list[publications.Publication]:
 
 def test_what_could_not_be_confirmed_at_one_look_is_confirmed_at_the_next(bench: Bench, monkeypatch):
     crash_before_the_mark(bench, monkeypatch)
-    audit = bench.shop().audit
+    audit = bench.context().audit
     with unwritable(bench):
         for _ in range(2):
             audit.confirm()
@@ -50,7 +50,7 @@ def test_what_could_not_be_confirmed_at_one_look_is_confirmed_at_the_next(bench:
 
 
 def test_what_changes_between_full_looks_is_confirmed_at_the_second_look_that_finds_it(bench: Bench, monkeypatch):
-    audit = bench.shop().audit
+    audit = bench.context().audit
     for _ in range(4):
         audit.confirm()
     crash_before_the_mark(bench, monkeypatch)
@@ -62,7 +62,7 @@ def test_what_changes_between_full_looks_is_confirmed_at_the_second_look_that_fi
 
 def test_every_mark_is_looked_at_again_though_its_stream_has_not_changed(bench: Bench, monkeypatch):
     bench.publish_all()
-    audit = bench.shop().audit
+    audit = bench.context().audit
     monkeypatch.setattr(auditing, "SECONDS_BETWEEN_FULL_LOOKS", 0.0)
     for _ in range(2):
         audit.confirm()
@@ -73,7 +73,7 @@ def test_every_mark_is_looked_at_again_though_its_stream_has_not_changed(bench: 
 
 def test_all_that_a_worker_was_asked_to_confirm_is_confirmed_before_it_ends(bench: Bench, monkeypatch):
     crash_before_the_mark(bench, monkeypatch)
-    confirmer, other, stop = bench.shop().confirmer, another_stream(bench), threading.Event()
+    confirmer, other, stop = bench.context().confirmer, another_stream(bench), threading.Event()
     confirmer._running = True
     confirmer.soon(1)
     confirmer.soon(other)
@@ -88,7 +88,7 @@ def test_what_is_confirmed_together_is_shown_of_each_publication_and_told(bench:
     add_without_ticks(bench)
     with bench.database.listen("perennial_release") as listening:
         crash_before_the_mark(bench, monkeypatch)
-        bench.shop().confirmer.confirm_each([1, other])
+        bench.context().confirmer.confirm_each([1, other])
         names = [notice.payload for notice in listening.notifies(timeout=30.0, stop_after=3)]
     assert sorted(names) == ["p", "q", "together"]
     assert [each.visible_position for each in publications_of(bench, 1, other)] == [10, 10, 10]
@@ -102,7 +102,7 @@ def test_a_locked_stream_is_shown_after_those_that_are_free(bench: Bench, monkey
     crash_before_the_mark(bench, monkeypatch)
     with bench.database.transaction() as holder:
         open_ledger(holder, other)
-        thread = threading.Thread(target=bench.shop().confirmer.confirm_each, args=([1, other],))
+        thread = threading.Thread(target=bench.context().confirmer.confirm_each, args=([1, other],))
         thread.start()
         wait_until(lambda: publications_of(bench, 1)[0].visible_position == 10)
         assert publications_of(bench, other)[0].visible_position == 0
@@ -151,7 +151,7 @@ def test_as_long_as_it_runs_an_audit_confirms_asks_invariants_and_forgets_what_h
         monkeypatch.setattr(auditing, name, math.inf)
     metrics.begin("ended", "s")
     metrics.VIOLATIONS.labels("broken_chain").set(0)
-    audit, stop = bench.shop().audit, threading.Event()
+    audit, stop = bench.context().audit, threading.Event()
     crash_before_the_mark(bench, monkeypatch)
     thread = threading.Thread(target=audit.run, args=(stop,))
     thread.start()

@@ -203,7 +203,7 @@ def test_what_a_halted_publication_keeps_is_settled(bench: Bench, monkeypatch):
         bench.publish_all()
         with bench.database.transaction() as connection:
             connection.execute(update(tables.parked).values(tick=func.to_timestamp(0)))
-        bench.shop().ticker.publish(1)
+        bench.context().ticker.publish(1)
 
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=6))

@@ -55,7 +55,7 @@ def test_with_ticks_they_are_seen_at_one(bench: Bench, monkeypatch, fit):
     with bench.database.transaction() as connection:
         assert parked.of_publication(connection, bench.identity)[-1].following_due is None
         connection.execute(update(tables.parked).values(tick=func.to_timestamp(0)))
-    bench.shop().ticker.publish(1)
+    bench.context().ticker.publish(1)
     ends_paid(bench, fit)
 
 

@@ -20,12 +20,12 @@ from service.store import numbering, segment_files, streams, tables
 from service.store.database import Database
 from service.store.due_steps import due_steps
 from service.store.segment_files import SegmentFiles
+from service.worker.context import WorkerContext
 from service.worker.leases import LeaseKeeper
-from service.worker.publisher import Publisher
-from service.worker.workshop import Workshop
 from tests.conftest import World, wait_until
 from tests.worker.conftest import Bench
 from tests.worker.published import Bench as PublishingBench
+from tests.worker.published import SteppingPublisher
 from tests.worker.test_publishing import bench as publishing  # noqa: F401
 
 Backup = Callable[[Any], Callable[[], Any]]
@@ -58,7 +58,7 @@ def back_up(world: World) -> Iterator[Backup]:
 
 
 def write_down(bench: Any) -> None:
-    Workshop(bench.database, bench.files, LeaseKeeper(bench.database, seconds=600.0)).audit.confirm()
+    WorkerContext(bench.database, bench.files, LeaseKeeper(bench.database, seconds=600.0)).audit.confirm()
 
 
 def distrusted(bench: Any) -> str | None:
@@ -135,11 +135,11 @@ def test_a_stream_whose_id_another_one_had_is_compared_with_its_own_mark(publish
     """A worker knows the id from a database in which it was another stream's."""
     gone = high_water_mark.Mark(records=10**6, erasures=0, charges=9, head="0" * 64)
     high_water_mark.write(publishing.files, "gone", gone)
-    shop = publishing.shop()
-    shop.confirmer._logs[1] = "gone"
+    context = publishing.context()
+    context.confirmer._logs[1] = "gone"
     if walked:
-        shop.audit._due["gone"] = float("inf")
-    publisher = Publisher(shop)
+        context.audit._due["gone"] = float("inf")
+    publisher = SteppingPublisher(context)
     for _ in range(2):
         publisher.step(threading.Event())
     assert distrusted(publishing) is None
@@ -167,7 +167,7 @@ def test_a_mark_that_a_power_cut_may_take_back_is_written_again(publishing: Publ
         with publishing.database.transaction() as connection:
             connection.execute(update(tables.streams).values(earlier))
         synced.clear()
-        publishing.shop().confirmer.confirm(1)
+        publishing.context().confirmer.confirm(1)
         assert publishing.files.root in synced, earlier
         assert publishing.stream() == before
 

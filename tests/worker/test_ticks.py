@@ -60,7 +60,7 @@ def come(bench: Bench) -> None:
 
 
 def publish(bench: Bench) -> None:
-    bench.shop().ticker.publish(1)
+    bench.context().ticker.publish(1)
 
 
 def add_without_ticks(bench: Bench) -> None:
@@ -136,8 +136,8 @@ def test_nothing_appears_before_its_tick(bench: Bench):
 @with_ticks
 def test_at_its_tick_a_step_appears_whole_and_tells_that_time(bench: Bench):
     park_all(bench)
-    shop, expected = bench.shop(), waiting(bench)
-    wait_until(lambda: (shop.ticker.step(), not waiting(bench))[1])
+    context, expected = bench.context(), waiting(bench)
+    wait_until(lambda: (context.ticker.step(), not waiting(bench))[1])
     assert bench.now().position == 10
     shown_at = dict(published_at(bench))
     with bench.database.transaction() as connection:
@@ -193,16 +193,16 @@ def test_a_worker_goes_on_from_what_another_has_parked(bench: Bench):
 def test_a_step_is_published_once_by_however_many_workers(bench: Bench):
     park_all(bench)
     come(bench)
-    shops = [bench.shop() for _ in range(4)]
-    for shop in shops:
-        shop.audit.look(1)
+    shops = [bench.context() for _ in range(4)]
+    for context in shops:
+        context.audit.look(1)
     barrier = threading.Barrier(len(shops))
 
-    def publish(shop: Any) -> None:
+    def publish(context: Any) -> None:
         barrier.wait()
-        shop.ticker.publish(1)
+        context.ticker.publish(1)
 
-    threads = [threading.Thread(target=publish, args=(shop,)) for shop in shops]
+    threads = [threading.Thread(target=publish, args=(context,)) for context in shops]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -241,9 +241,9 @@ def test_what_would_pass_the_cap_halts_at_the_tick(bench: Bench):
         spent = tables.spent.insert().values(publication_id=bench.identity, start=3, stop=4, amount=Decimal("0.9"))
         connection.execute(spent)
     come(bench)
-    shop = bench.shop()
-    shop.audit._due["log"] = float("inf")  # it would find that out by itself
-    shop.ticker.publish(1)
+    context = bench.context()
+    context.audit._due["log"] = float("inf")  # it would find that out by itself
+    context.ticker.publish(1)
     assert (bench.now().state, bench.counts(), waiting(bench)) == ("halted", (0, 0), [])
     assert "cap" in bench.now().reason
 
@@ -282,7 +282,7 @@ def test_where_an_earlier_step_can_not_be_published_a_prompt_one_waits_and_keeps
         publisher.step(threading.Event())
         assert not publisher.step(threading.Event()), "it is tried again later, not at once"
     assert (tried, bench.counts()) == ([1], (0, 0))
-    publisher._not_before.clear()
+    publisher._dispatcher._retry_at.clear()
     publisher.step(threading.Event())
     with bench.database.transaction() as connection:
         assert np.array_equal(releases.parameters(connection, 2, 1), drawn[0])
@@ -345,13 +345,13 @@ def test_a_worker_that_lost_its_lease_parks_nothing(bench: Bench, monkeypatch):
 def test_nothing_parked_is_published_on_an_older_ledger(bench: Bench):
     park_all(bench)
     come(bench)
-    shop = bench.shop()
-    shop.audit.confirm()
-    log = shop.confirmer.log(1)
+    context = bench.context()
+    context.audit.confirm()
+    log = context.confirmer.log(1)
     mark = bench.files.high_water_mark(log)
     bench.files.put_high_water_mark(log, mark | {"charges": 1, "head": "0" * 64})
-    shop.audit._due["log"] = float("inf")  # which walks the whole ledger only every hour
-    shop.ticker.publish(1)
+    context.audit._due["log"] = float("inf")  # which walks the whole ledger only every hour
+    context.ticker.publish(1)
     assert bench.counts() == (0, 0)
     assert "older than what was done" in bench.stream().distrusted
 
@@ -403,9 +403,9 @@ def test_a_publication_that_is_not_as_it_was_left_is_not_published_at_its_tick(b
     come(bench)
     with bench.database.transaction() as connection:
         connection.execute(update(tables.publications).values(worst_record=7, seal="0" * 64))
-    shop = bench.shop()
-    shop.audit._due["log"] = float("inf")  # it would find that out by itself
-    shop.ticker.publish(1)
+    context = bench.context()
+    context.audit._due["log"] = float("inf")  # it would find that out by itself
+    context.ticker.publish(1)
     assert bench.counts() == (0, 0)
     assert "not as it was left" in bench.stream().distrusted
 

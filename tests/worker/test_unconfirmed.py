@@ -44,7 +44,7 @@ def test_no_answer_shows_what_is_not_confirmed(bench: Bench, monkeypatch):
         before = answers()
         crash_before_the_mark(bench, monkeypatch)
         assert answers() == before
-        bench.shop().audit.confirm()
+        bench.context().audit.confirm()
         after = answers()
     assert [path for path in after if after[path] == before[path]] == []
 

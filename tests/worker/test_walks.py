@@ -18,10 +18,9 @@ from service.store import streams, tables
 from service.store.database import DatabaseUnavailable
 from service.worker import audit as auditing
 from service.worker import publisher as publishing
-from service.worker.publisher import Publisher
-from service.worker.workshop import Workshop
+from service.worker.context import WorkerContext
 from tests.conftest import join, wait_until
-from tests.worker.published import Bench
+from tests.worker.published import Bench, SteppingPublisher
 from tests.worker.test_audit import halfway, owner, stream, tampering
 from tests.worker.test_publishing import bench
 
@@ -32,17 +31,17 @@ def long_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auditing, "SHORT_LEDGER", -1)
 
 
-def started(bench: Bench) -> Workshop:
+def started(bench: Bench) -> WorkerContext:
     """A worker that walks in a thread of its own, which has not come to it yet."""
-    shop = bench.shop()
-    shop.audit._walking = True
-    return shop
+    context = bench.context()
+    context.audit._walking = True
+    return context
 
 
 @contextmanager
-def walking(shop: Workshop) -> Iterator[None]:
+def walking(context: WorkerContext) -> Iterator[None]:
     stop = threading.Event()
-    thread = threading.Thread(target=shop.audit.walk_on, args=(stop,))
+    thread = threading.Thread(target=context.audit.walk_on, args=(stop,))
     thread.start()
     try:
         yield
@@ -60,39 +59,39 @@ def charged(bench: Bench) -> None:
 def noted(bench: Bench) -> None:
     """Some releases are out, others are due, and a walk has found nothing."""
     halfway(bench)
-    bench.shop().audit.walk(1)
+    bench.context().audit.walk(1)
 
 
 def test_an_empty_ledger_is_walked_too(bench: Bench, owner):
     """Before anything is charged the sums beside the charges may have been changed already."""
     with tampering(owner) as connection:
         connection.execute(update(tables.streams).values(segments_sum=1))
-    shop = started(bench)
-    assert not shop.audit.look(1)
-    with walking(shop):
+    context = started(bench)
+    assert not context.audit.look(1)
+    with walking(context):
         wait_until(lambda: stream(bench).distrusted)
 
 
 def test_a_long_ledger_is_not_published_on_before_it_is_walked(bench: Bench):
     charged(bench)
-    shop = started(bench)
-    assert not shop.audit.look(1)
-    with walking(shop):
-        wait_until(lambda: shop.audit.look(1))
+    context = started(bench)
+    assert not context.audit.look(1)
+    with walking(context):
+        wait_until(lambda: context.audit.look(1))
 
 
 def test_a_publisher_passes_over_what_is_not_walked(bench: Bench, monkeypatch):
     monkeypatch.setattr(publishing, "WALK_SECONDS", math.inf)
     charged(bench)
     before = bench.counts()
-    shop = started(bench)
-    publisher = Publisher(shop)
+    context = started(bench)
+    publisher = SteppingPublisher(context)
     assert publisher.step(threading.Event()), "others may be due"
     assert not publisher.step(threading.Event())
     assert bench.counts() == before
-    publisher._not_before.clear()
+    publisher._dispatcher._retry_at.clear()
     monkeypatch.setattr(publishing, "WALK_SECONDS", 0.0)
-    with walking(shop):
+    with walking(context):
         wait_until(lambda: (publisher.step(threading.Event()), bench.counts() != before)[1])
 
 
@@ -104,7 +103,7 @@ def test_a_short_ledger_is_walked_by_who_asks(bench: Bench, monkeypatch):
 def test_a_stream_that_goes_on_while_it_is_walked_is_as_its_mark_says(bench: Bench, monkeypatch):
     """The mark is read first: it may only have come less far than what is walked."""
     charged(bench)
-    audit, look = bench.shop().audit, auditing.verify.look
+    audit, look = bench.context().audit, auditing.verify.look
 
     def and_publish(*args):
         looked = look(*args)
@@ -178,10 +177,10 @@ def test_after_a_note_the_whole_ledger_is_walked_all_the_same(bench: Bench, owne
     noted(bench)
     with tampering(owner) as connection:
         connection.execute(update(tables.charges).where(tables.charges.c.id == 1).values(epsilon=0.01))
-    shop = started(bench)
-    assert shop.audit.look(1)
-    shop.audit.confirm()  # which hears of the stream
-    with walking(shop):
+    context = started(bench)
+    assert context.audit.look(1)
+    context.audit.confirm()  # which hears of the stream
+    with walking(context):
         wait_until(lambda: stream(bench).distrusted)
     assert "charge 1" in stream(bench).distrusted
 
@@ -190,7 +189,7 @@ def test_a_walk_that_found_something_leaves_no_note(bench: Bench, owner):
     halfway(bench)
     with tampering(owner) as connection:
         connection.execute(update(tables.charges).where(tables.charges.c.id == 1).values(epsilon=0.01))
-    bench.shop().audit.walk(1)
+    bench.context().audit.walk(1)
     assert bench.files.note("log") == {}
 
 
@@ -212,7 +211,7 @@ def test_a_note_that_does_not_fit_is_not_believed(bench: Bench, why):
 
 def test_a_walk_that_fails_holds_up_no_other(bench: Bench, monkeypatch):
     charged(bench)
-    shop, real, walked = started(bench), auditing.verify.look, []
+    context, real, walked = started(bench), auditing.verify.look, []
 
     def fails_once(connection, identity):
         walked.append(identity)
@@ -221,8 +220,8 @@ def test_a_walk_that_fails_holds_up_no_other(bench: Bench, monkeypatch):
         return real(connection, identity)
 
     monkeypatch.setattr(auditing.verify, "look", fails_once)
-    with walking(shop):
-        wait_until(lambda: shop.audit.look(1))
+    with walking(context):
+        wait_until(lambda: context.audit.look(1))
     assert len(walked) > 1
 
 
@@ -231,15 +230,15 @@ def test_a_short_walk_that_fails_stops_no_publisher(bench: Bench, monkeypatch):
     monkeypatch.setattr(auditing, "SHORT_LEDGER", 1000)
     monkeypatch.setattr(publishing, "WALK_SECONDS", math.inf)
     charged(bench)
-    before, shop = bench.counts(), started(bench)
+    before, context = bench.counts(), started(bench)
     with monkeypatch.context() as patched:
         patched.setattr(auditing.verify, "look", lambda *_: 1 / 0)
-        publisher = Publisher(shop)
+        publisher = SteppingPublisher(context)
         assert publisher.step(threading.Event()), "others may be due"
         assert not publisher.step(threading.Event())
     assert bench.counts() == before
     assert stream(bench).distrusted is None
-    assert shop.audit.look(1)
+    assert context.audit.look(1)
 
 
 def unreadable(bench: Bench, log: str) -> None:
@@ -265,7 +264,7 @@ def test_with_a_mark_that_can_not_be_read_others_are_confirmed(bench: Bench, mon
         bench.publish_all()
     another_stream(bench)
     unreadable(bench, "other")
-    bench.shop().audit.confirm()
+    bench.context().audit.confirm()
     assert stream(bench).confirmed_charges == stream(bench).charges > 0
 
 
@@ -283,7 +282,7 @@ def test_every_stream_that_is_older_than_its_mark_is_named(bench: Bench):
 
 
 def test_the_trouble_of_one_stream_holds_up_no_other_and_nobody_waits_for_each_other(bench: Bench, monkeypatch):
-    confirmer, other = bench.shop().confirmer, another_stream(bench)
+    confirmer, other = bench.context().confirmer, another_stream(bench)
     true, together = confirmer._confirm, []
 
     def confirm(identities):
@@ -302,7 +301,7 @@ def test_the_trouble_of_one_stream_holds_up_no_other_and_nobody_waits_for_each_o
 
 
 def test_who_confirms_outlives_a_database_that_is_away(bench: Bench, monkeypatch):
-    confirmer, asked_for = bench.shop().confirmer, []
+    confirmer, asked_for = bench.context().confirmer, []
 
     def confirm(identities):
         asked_for.append(list(identities))
@@ -318,22 +317,22 @@ def test_who_confirms_outlives_a_database_that_is_away(bench: Bench, monkeypatch
 def test_a_stream_that_is_there_no_more_holds_up_no_walk(bench: Bench, owner):
     """Another database was put in the place of this one, or a standby without the newest streams was promoted."""
     charged(bench)
-    shop, other = started(bench), another_stream(bench)
-    shop.audit.confirm()
-    shop.audit._first = {"other": (0.0, other), "log": (1.0, 1)}
-    shop.confirmer._logs.clear()  # another worker has confirmed it
+    context, other = started(bench), another_stream(bench)
+    context.audit.confirm()
+    context.audit._first = {"other": (0.0, other), "log": (1.0, 1)}
+    context.confirmer._logs.clear()  # another worker has confirmed it
     with tampering(owner) as connection:
         connection.execute(delete(tables.leases).where(tables.leases.c.resource == f"stream:{other}"))
         connection.execute(delete(tables.streams).where(tables.streams.c.id == other))
         connection.execute(update(tables.charges).where(tables.charges.c.id == 1).values(epsilon=0.01))
-    with walking(shop):
+    with walking(context):
         wait_until(lambda: stream(bench).distrusted)
-    shop.audit.confirm()
-    assert list(shop.audit._first) == ["log"]
+    context.audit.confirm()
+    assert list(context.audit._first) == ["log"]
 
 
 def test_only_streams_that_have_changed_are_looked_at(bench: Bench, monkeypatch):
-    audit = bench.shop().audit
+    audit = bench.context().audit
     bench.publish_all()
     for _ in range(3):
         audit.confirm()

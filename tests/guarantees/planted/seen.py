@@ -130,13 +130,18 @@ def a_kill_that_nobody_notes() -> None:
 @bug(f"{_ATTEMPTS}::test_a_result_whose_commit_failed_is_committed_again_with_the_same_bytes")
 def a_result_that_is_drawn_again_because_its_commit_failed() -> None:
     """A database that is away chooses among results."""
-    from service.worker import workshop
+
+    from service.worker.context import WorkerContext
 
     class Forgetful(dict[int, Any]):
         def get(self, *_: Any) -> Any:
             return None, None
 
-    wrap(workshop, "Desk", lambda true: true(drawn=Forgetful()))
+    def forget(true: Any, context: Any, *given: Any) -> None:
+        true(context, *given)
+        context.drawn = Forgetful()
+
+    wrap(WorkerContext, "__init__", forget)
 
 
 @bug(f"{_DURABLY}[off-by_sqlalchemy]")

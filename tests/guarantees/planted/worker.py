@@ -89,9 +89,9 @@ def a_step_that_follows_on_a_lost_one() -> None:
 @bug("tests/worker/test_attempts.py::test_a_thread_takes_nothing_that_another_of_its_process_is_still_at")
 def two_threads_at_one_publication() -> None:
     """A thread whose lease ran out is overtaken by another of its own process."""
-    from service.worker.workshop import Desk
+    from service.worker.dispatcher import Dispatcher
 
-    rewrite(Desk.is_free, ("publication not in self.busy and ", ""))
+    rewrite(Dispatcher.take, ("self._in_progress.add(step.id)", "pass"))
 
 
 @bug("tests/worker/test_attempts.py::test_a_note_that_could_not_be_written_is_written_before_the_next_attempt[run out]")
@@ -99,7 +99,7 @@ def an_attempt_that_is_forgotten_while_the_database_is_away() -> None:
     """A worker that could not note an unforeseen end of a step draws its noise again."""
     from service.worker.publisher import Publisher
 
-    rewrite(Publisher._may_try, ("self._desk.owed.get(turn.publication.promise) == at", "False"))
+    rewrite(Publisher._may_try, ("self._context.owed.get(turn.publication.promise) == at", "False"))
 
 
 @bug("tests/worker/test_attempts.py::test_who_was_overtaken_while_it_drew_commits_nothing[at once]")
