@@ -23,15 +23,15 @@ from service.privacy.accounting.events import OpenedInstance
 from service.privacy.currency import Currency, round_up
 from service.publishing import instances
 from service.publishing.answering import Answer, Answerer
+from service.publishing.confirmation import Confirmer
 from service.settings import Settings
 from service.store import charges, parts, publications, releases, streams
-from service.store.database import Database
+from service.store.database import CONFIRM, Database
 from service.store.publications import NewPublication
 from service.store.rows import Rows
 from service.store.segment_files import SegmentFiles
 from service.streams.schema import StreamSchema
-from service.worker.context import WorkerContext
-from service.worker.leases import LeaseKeeper
+from service.worker.listener import Listener
 from service.worker.publisher import Publisher
 from tests.conftest import join, unique
 from tests.worker import published
@@ -131,9 +131,10 @@ def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0,
 @contextmanager
 def confirming(database: Database, files: SegmentFiles) -> Iterator[None]:
     """Run what a worker runs for APIs: it confirms what they have committed."""
-    ticker = WorkerContext(database, files, LeaseKeeper(database, seconds=600.0)).ticker
+    confirmer = Confirmer(database, files)
+    listener = Listener(database, {CONFIRM: lambda stream: confirmer.soon(int(stream))})
     stop = threading.Event()
-    thread = threading.Thread(target=ticker.listen, args=(stop,))
+    thread = threading.Thread(target=listener.run, args=(stop,))
     thread.start()
     yield
     stop.set()

@@ -9,8 +9,10 @@ import pytest
 from sqlalchemy import update
 
 from service.store import changes, erasing, leases, segments, streams, tables
+from service.store.database import FREE_STREAM
 from service.worker import sealer as sealing
 from service.worker.leases import LeaseKeeper
+from service.worker.listener import Listener
 from service.worker.sealer import Sealer
 from tests.conftest import HANG_SECONDS, join, run_out, wait_until
 from tests.worker.conftest import Bench, new_stream
@@ -170,7 +172,8 @@ def test_a_stream_that_nobody_takes_is_anybodys(many: Bench):
 def test_a_new_stream_is_heard_of(bench: Bench, monkeypatch):
     monkeypatch.setattr(sealing, "LOOK_SECONDS", math.inf)
     sealer, stop = bench.sealer(), threading.Event()
-    threads = [threading.Thread(target=job, args=(stop,)) for job in (sealer.run, sealer.listen)]
+    listener = Listener(bench.database, {FREE_STREAM: lambda _: sealer.look_soon()})
+    threads = [threading.Thread(target=job, args=(stop,)) for job in (sealer.run, listener.run)]
     for thread in threads:
         thread.start()
     try:
