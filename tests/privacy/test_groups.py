@@ -318,7 +318,7 @@ def test_a_request_makes_the_processor_add_up_once_for_each_record_at_most(facto
 
     for name in ("root", "_power", "_up", "_shared_out"):
         counted(name)
-    records = 4096 if isinstance(factor, Tree) else MOST_RECORDS
+    records = 4096 if isinstance(factor, Tree) else MAX_RECORDS
     least = settled(factor, batching(records, separation, 100), lambda _: Fraction(1, 2**5))
     assert records <= least <= records**2
     assert calls["root"] < 200, "a few costs decide, whatever the rounding"
