@@ -62,6 +62,7 @@ EXPECTED = [
     ),
     Alert("NoRelease", "warning", "perennial_fit_waiting_seconds", PUBLICATION, "600", "601", after=MINUTE),
     Alert("FitDies", "warning", "perennial_fit_deaths_total", PUBLICATION, "0", "1", until=30 * MINUTE),
+    Alert("ClockWasAhead", "warning", "perennial_ticks_taken_anew_total", {}, "0", "1", until=60 * MINUTE, source=W),
     Alert("CommitsLost", "critical", "perennial_commits_lost", STREAM, "0", "1"),
     Alert("KeepsRestarting", "critical", "process_start_time_seconds", W, "1 2 3 4", "5", until=14 * MINUTE),
     Alert(
