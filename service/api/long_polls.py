@@ -6,7 +6,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from service.api.auth.visibility import no_publication
+from service.api.auth.access import no_publication
 from service.api.http.representations import tags
 from service.api.release_body import shown
 from service.api.schemas import is_name

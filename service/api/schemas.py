@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from service.store.digests import timestamp
 
 _NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
+_is_name = re.compile(_NAME).fullmatch
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
 
 
@@ -55,7 +56,7 @@ Item = TypeVar("Item")
 
 
 def is_name(text: str) -> bool:
-    return re.fullmatch(_NAME, text) is not None
+    return _is_name(text) is not None
 
 
 def is_entry(text: str) -> bool:

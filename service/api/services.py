@@ -149,11 +149,15 @@ class Services:
         return now
 
 
-async def services(
-    request: Request,
-) -> Services:  # were it no coroutine, each request would wait for a thread to run it
+def services_of(request: Request) -> Services:
+    """Return the parts of the API that answers a request."""
     running: Services = request.app.state.services
     return running
+
+
+async def services(request: Request) -> Services:
+    """Return the same to the framework, which would have a thread run a function that is no coroutine."""
+    return services_of(request)
 
 
 Shared = Annotated[Services, Depends(services)]

@@ -10,7 +10,7 @@ from fastapi import Request
 
 from service.api.auth import known_keys
 from service.api.auth.known_keys import KEY_CACHE_SECONDS, VALID_DIGESTS, KnownKeys
-from service.api.auth.scopes import READER
+from service.api.auth.scopes import Authorized
 from service.api.http.problems import Problem
 from service.store import keys
 
@@ -96,7 +96,7 @@ def test_who_guesses_at_one_address_holds_up_no_other():
     async def ask(address: str) -> str:
         head: dict[str, Any] = {"method": "GET", "headers": [(b"authorization", b"Bearer prn_guess")]}
         with pytest.raises(Problem) as refusal:
-            await READER(Request(head | {"type": "http", "app": app, "client": (address, 1)}))
+            await Authorized("read")(Request(head | {"type": "http", "app": app, "client": (address, 1)}))
         return refusal.value.slug
 
     async def scenario() -> list[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-WHOLE_ANSWER = "perennial.answer"  # in the scope of a request: sends its whole answer (`_answer`)
+SEND_WHOLE = "perennial.send_whole"  # in the scope of a request: the function that sends its whole answer at once
 SECONDS_TO_SEND = 20.0  # a request, and as much longer as its body needs at the least rate
 SECONDS_STALLED = 30.0  # of an answer that is not read at the least rate
 LEAST_BYTES_A_SECOND = 1024
@@ -65,7 +65,7 @@ class JoinedWrites:
         return getattr(self._transport, name)
 
 
-async def _answer(cycle: RequestResponseCycle, status: int, head: bytes, body: bytes) -> None:
+async def _send_whole(cycle: RequestResponseCycle, status: int, head: bytes, body: bytes) -> None:
     """Send a whole answer at once.
 
     uvicorn looks at each header of an answer with two regular expressions. So heads of answers that come in their
@@ -165,7 +165,7 @@ class Connection(HttpToolsProtocol):
                 raise HttpParserError
             return
         super().on_headers_complete()
-        cast("dict[str, Any]", self.scope)[WHOLE_ANSWER] = partial(_answer, self.cycle)
+        cast("dict[str, Any]", self.scope)[SEND_WHOLE] = partial(_send_whole, self.cycle)
 
     def _head_bytes(self) -> int:
         """Return how long a head is without blanks around values."""

@@ -178,68 +178,85 @@ def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
     return answers
 
 
-def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
+def install(app: FastAPI) -> None:
     """Every error leaves the service as a problem."""
 
-    @app.exception_handler(Problem)
-    async def problem(_: Request, error: Problem) -> Response:
-        return error.response()
+    async def answer(request: Request, error: Exception) -> Response:
+        problem = problem_of(request, error)
+        assert problem is not None  # noqa: S101 - it is one of those below
+        return problem.response()
 
-    @app.exception_handler(RequestValidationError)
-    def invalid(request: Request, error: RequestValidationError) -> Response:
-        if any(each["loc"][0] == "body" for each in error.errors()):
-            if media_type(request) != "application/json":
-                return unread_format("application/json").response()
-            if request.headers.get("content-encoding", "identity").lower() != "identity":
-                return unread_coding().response()
-        # Pydantic would repeat the input; the place and the reason are enough.
-        explained = _explained(error, request)
-        errors = [{"field": field_name(place), "reason": reason} for place, reason in explained]
-        detail = "; ".join(f"{each['field']}: {each['reason']}" for each in errors[:5])
-        return Problem("invalid-request", detail, errors=errors).response()
+    def answer_invalid(request: Request, error: RequestValidationError) -> Response:  # in a thread: it may take a while
+        return _invalid(request, error).response()
 
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> Response:
-        if isinstance(error.__cause__, Problem):  # raised while the framework read the body, which it calls a 400
-            return error.__cause__.response()
-        if error.status_code == 400 and request.headers.get("content-encoding", "identity").lower() != "identity":
-            return unread_coding().response()
-        headers = dict(error.headers or {})
-        if error.status_code == 405:  # all that the address answers to, not only the first route's
-            headers["Allow"] = ", ".join(_methods(app, request.scope))
-        slug = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "invalid-request")
-        detail = {
-            404: "There is nothing at this address; the OpenAPI document is at /openapi.json.",
-            405: _other_methods(request, headers.get("Allow", "")),
-            413: "Send less in one request.",
-        }.get(error.status_code, _UNREAD)
-        return Problem(slug, detail, headers=headers).response()
+    app.add_exception_handler(RequestValidationError, answer_invalid)  # type: ignore[arg-type]
+    for kind in (
+        Problem,
+        HTTPException,
+        NameTaken,
+        LogUnavailable,
+        DatabaseUnavailable,
+        SegmentsMissing,
+        SegmentDamaged,
+        ClientDisconnect,
+    ):
+        app.add_exception_handler(kind, answer)
 
-    @app.exception_handler(NameTaken)
-    async def name_taken(_: Request, __: NameTaken) -> Response:
-        return Problem("name-taken", "Choose another name; names are never used again.").response()
 
-    @app.exception_handler(LogUnavailable)
-    async def log_unavailable(_: Request, error: LogUnavailable) -> Response:
-        return Problem(
-            "log-unavailable",
-            f"{error}. Nothing was promised; send it again with the same Idempotency-Key.",
-            headers={"Retry-After": "1"},
-        ).response()
+def problem_of(request: Request, error: Exception) -> Problem | None:  # noqa: PLR0911 - a list of errors
+    """Return the problem that an error of a request is to the client; None: nobody foresaw it."""
+    match error:
+        case Problem():
+            return error
+        case RequestValidationError():
+            return _invalid(request, error)
+        case HTTPException():
+            return _http(request, error)
+        case NameTaken():
+            return Problem("name-taken", "Choose another name; names are never used again.")
+        case LogUnavailable():
+            return Problem(
+                "log-unavailable",
+                f"{error}. Nothing was promised; send it again with the same Idempotency-Key.",
+                headers={"Retry-After": "1"},
+            )
+        case DatabaseUnavailable():
+            return Problem("database-unavailable", "Try again later.", headers={"Retry-After": "1"})
+        case SegmentsMissing() | SegmentDamaged():
+            _log.error("records_unfit", reason=str(error))
+            return Problem("segments-unavailable", "The log of the service says why.")
+        case ClientDisconnect():
+            return Problem("malformed-request", "It ended before all of it was here.")  # nobody reads this
+    return None
 
-    @app.exception_handler(DatabaseUnavailable)
-    async def database_unavailable(_: Request, __: DatabaseUnavailable) -> Response:
-        return Problem("database-unavailable", "Try again later.", headers={"Retry-After": "1"}).response()
 
-    @app.exception_handler(SegmentsMissing)
-    @app.exception_handler(SegmentDamaged)
-    async def segments_unavailable(_: Request, error: SegmentsMissing | SegmentDamaged) -> Response:
-        _log.error("records_unfit", reason=str(error))
-        return Problem("segments-unavailable", "The log of the service says why.").response()
+def _invalid(request: Request, error: RequestValidationError) -> Problem:
+    if any(mistake["loc"][0] == "body" for mistake in error.errors()):
+        if media_type(request) != "application/json":
+            return unread_format("application/json")
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            return unread_coding()
+    # Pydantic would repeat the input; the place and the reason are enough.
+    errors = [{"field": field_name(place), "reason": reason} for place, reason in _explained(error, request)]
+    detail = "; ".join(f"{mistake['field']}: {mistake['reason']}" for mistake in errors[:5])
+    return Problem("invalid-request", detail, errors=errors)
 
-    @app.exception_handler(ClientDisconnect)
-    async def gone(_: Request, __: ClientDisconnect) -> Response:
-        return Problem("malformed-request", "It ended before all of it was here.").response()  # nobody reads this
+
+def _http(request: Request, error: HTTPException) -> Problem:
+    if isinstance(error.__cause__, Problem):  # raised while the framework read the body, which it calls a 400
+        return error.__cause__
+    if error.status_code == 400 and request.headers.get("content-encoding", "identity").lower() != "identity":
+        return unread_coding()
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # all that the address answers to, not only the first route's
+        headers["Allow"] = ", ".join(_methods(request.app, request.scope))
+    slug = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "invalid-request")
+    detail = {
+        404: "There is nothing at this address; the OpenAPI document is at /openapi.json.",
+        405: _other_methods(request, headers.get("Allow", "")),
+        413: "Send less in one request.",
+    }.get(error.status_code, _UNREAD)
+    return Problem(slug, detail, headers=headers)
 
 
 def _explained(error: RequestValidationError, request: Request) -> list[tuple[words.Place, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 from fastapi import Response
 
-from service.api.http.whole_answers import Head, head
+from service.api.http.prebuilt_responses import Head, head
 from service.api.schemas import as_json
 
 VARY = "Accept, Authorization, Cookie"

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import Connection
 
+from service.api.auth.access import publication_or_404
 from service.api.auth.scopes import KeyFirst, Reader
-from service.api.auth.visibility import publication_or_404
 from service.api.card.content import Card, card
 from service.api.card.page import HEADERS, page
 from service.api.http.problems import Problem, documented

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
 
+from service.api.auth.access import publication_or_404
 from service.api.auth.credentials import Secret, secret_of
 from service.api.auth.scopes import KeyFirst, Reader
-from service.api.auth.visibility import publication_or_404
 from service.api.http.problems import Problem, documented
 from service.api.schemas import IN_DIGITS
 from service.api.services import Services, Shared

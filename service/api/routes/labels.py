@@ -14,8 +14,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
+from service.api.auth.access import publication_or_404
 from service.api.auth.scopes import KeyFirst, Labeller
-from service.api.auth.visibility import publication_or_404
 from service.api.http.problems import Problem, documented, invalid
 from service.api.long_polls import wait_seconds
 from service.api.routes.releases import whole

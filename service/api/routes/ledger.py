@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
+from service.api.auth.access import stream_or_404
 from service.api.auth.scopes import KeyFirst, Reader
-from service.api.auth.visibility import stream_or_404
 from service.api.http.problems import documented
 from service.api.schemas import DECLASSIFIED, IN_DIGITS, Before, Charge, Items, Limit, SlotsLoss, as_json
 from service.api.schemas import Budget as ShownBudget

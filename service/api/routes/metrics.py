@@ -27,7 +27,6 @@ from service.store.streams import Stream
 
 router = APIRouter(route_class=KeyFirst, tags=["health"])
 
-BEGAN = "perennial.began"  # in the scope of a request that was looked at before the application: when it began
 SECONDS_BETWEEN_LOOKS = 1.0  # on its own port this needs no key, so it must not be a way to keep the database busy
 
 

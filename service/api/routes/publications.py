@@ -9,8 +9,8 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
+from service.api.auth.access import publication_or_404, stream_or_404
 from service.api.auth.scopes import Admin, KeyFirst, Reader
-from service.api.auth.visibility import publication_or_404, stream_or_404
 from service.api.http.problems import Problem, documented, invalid
 from service.api.schemas import Before, Items, Limit, Name, Timestamp, is_name
 from service.api.services import Shared

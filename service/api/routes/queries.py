@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
+from service.api.auth.access import publication_or_404
 from service.api.auth.scopes import KeyFirst, Reader
-from service.api.auth.visibility import publication_or_404
 from service.api.http.bodies import refusal, require_json
 from service.api.http.problems import Problem, documented
 from service.api.http.representations import JSON

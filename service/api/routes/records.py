@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Annotated, Any, cast
 
+import orjson
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
@@ -13,15 +14,16 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from service import metrics
-from service.api.auth.scopes import INGESTER, Admin, Ingester, KeyFirst
-from service.api.auth.visibility import no_stream, stream_or_404, visible
+from service.api.auth.access import authorize, no_stream, stream_or_404
+from service.api.auth.scopes import Admin, Authorized, Ingester, KeyFirst
 from service.api.http.bodies import Large, refusal, too_large
 from service.api.http.flight import Body
 from service.api.http.large_bodies import Batch, ReaderDied
 from service.api.http.large_process import Task
+from service.api.http.prebuilt_responses import Head, PrebuiltResponse, head
 from service.api.http.problems import Problem, documented, invalid, media_type, unread_format
-from service.api.schemas import IN_DIGITS, UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, as_json, is_entry
-from service.api.services import Services, Shared, services
+from service.api.schemas import IN_DIGITS, UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, is_entry
+from service.api.services import Services, Shared, services_of
 from service.log import BacklogFull, IdempotencyConflict, IdempotencyFull, LogClosed, LogUnavailable
 from service.settings import Settings
 from service.store import erasing, numbering, retention
@@ -35,7 +37,6 @@ from service.streams.layout import RecordLayout
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
 
 LONGEST_IDEMPOTENCY_KEY = 255
-REFUSED = "perennial.refused"  # in the scope of a request: the error that it ended with (ready_appends.py)
 INLINE_NAMED_BYTES = 2**16  # of a stream with names: records by name take several times as long to read
 
 
@@ -48,7 +49,7 @@ class Accepted(BaseModel):
 
 _REPEATING = "Repeating a request with the same key and body, within 24 hours, gives the first answer again"
 _POST = {
-    "security": [{INGESTER.scheme_name: []}],
+    "security": [{Authorized.scheme_name: []}],
     "parameters": [
         {"name": "stream", "in": "path", "required": True, "schema": {"type": "string", "title": "Stream"}},
         {
@@ -95,22 +96,28 @@ _POST = {
 
 async def post_records(request: Request) -> Response:
     """Appends a batch to the stream, whole or not at all."""
-    if (refused := request.scope.get(REFUSED)) is not None:
-        raise refused
-    shared, key, stream = await services(request), await INGESTER(request), request.path_params["stream"]
-    row = await shared.schema(stream) if visible(key, stream) else None
-    if row is None:
+    key, shared = await authorize(request, "ingest"), services_of(request)
+    stream = await shared.schema(request.path_params["stream"])
+    if stream is None:
         raise no_stream()
     idempotency_key = _idempotency_key(request)
-    if media_type(request) not in batches.READERS:
+    kind = media_type(request)
+    if kind not in batches.READERS:
         raise unread_format(*batches.READERS)
-    with only_once(shared, row, key, idempotency_key) as scope, shared.in_flight.body(key.id) as held:
-        batch = await _read(request, shared, row, held, known_again=scope is not None)
+    with _only_once(shared, stream, key, idempotency_key) as scope, shared.in_flight.body(key.id) as held:
+        batch = await _read(request, kind, shared, stream, held, known_again=scope is not None)
         await shared.keys.check_again(request)
-        return as_json(await append(shared, row, batch, scope), 202)
+        body = orjson.dumps(await _append(shared, stream, batch, scope))
+    return PrebuiltResponse(202, _head(len(body)), body)
 
 
-async def append(shared: Services, stream: Stream, batch: Batch, scope: str | None) -> dict[str, Any]:
+@functools.lru_cache(maxsize=256)
+def _head(size: int) -> Head:
+    """Return the head of an answer of so many bytes."""
+    return head(Response(bytes(size), media_type="application/json"))
+
+
+async def _append(shared: Services, stream: Stream, batch: Batch, scope: str | None) -> dict[str, Any]:
     """Append a batch that was read, and return the answer.
 
     scope: whose Idempotency-Key it has, and which; None: it has none.
@@ -150,15 +157,17 @@ async def append(shared: Services, stream: Stream, batch: Batch, scope: str | No
 _accepted = functools.cache(metrics.ACCEPTED.labels)  # to look for it takes as long as to count
 
 
-async def _read(request: Request, shared: Services, stream: Stream, held: Body, *, known_again: bool) -> Batch:
+async def _read(
+    request: Request, kind: str, shared: Services, stream: Stream, held: Body, *, known_again: bool
+) -> Batch:
     """Return the batch that a request holds, or refuse it: a large one is read in a process of its own.
 
-    known_again: the batch needs a fingerprint.
+    kind: the media type. known_again: the batch needs a fingerprint.
     """
     body, secret = await shared.batch(request, held), await shared.secret_of_units(stream)
-    layout, settings, kind = stream.layout, shared.settings, media_type(request)
+    layout, settings = stream.layout, shared.settings
     most = min(settings.max_batch_records, layout.most_records)
-    with refusals(settings, most):
+    with _refusals(settings, most):
         if isinstance(body, Large):
             task = Task(
                 schema=stream.schema,
@@ -171,12 +180,12 @@ async def _read(request: Request, shared: Services, stream: Stream, held: Body, 
             batch = await shared.large_bodies.read(task, body.sent)
             held.resize(batch.size)
             return batch
-        if slow(layout, len(body)):
+        if _is_slow(layout, len(body)):
             return await run_in_threadpool(read_batch, body, kind, stream, most, secret, known_again=known_again)
         return read_batch(body, kind, stream, most, secret, known_again=known_again)
 
 
-def slow(layout: RecordLayout, size: float) -> bool:
+def _is_slow(layout: RecordLayout, size: int) -> bool:
     """Return whether a body of so many bytes takes so long to read that other requests would wait for it."""
     return layout.reads_text or (bool(layout.names) and size > INLINE_NAMED_BYTES)
 
@@ -192,7 +201,7 @@ def read_batch(body: bytes, kind: str, stream: Stream, most: int, secret: bytes 
 
 
 @contextlib.contextmanager
-def refusals(settings: Settings, most: int) -> Iterator[None]:
+def _refusals(settings: Settings, most: int) -> Iterator[None]:
     """Raise the Problem of a batch that can't be read, or holds more than so many records."""
     try:
         yield
@@ -287,7 +296,7 @@ def _idempotency_key(request: Request) -> str | None:
     return key
 
 
-def only_once(
+def _only_once(
     shared: Services, stream: Stream, key: Key, idempotency_key: str | None
 ) -> contextlib.AbstractContextManager[str | None]:
     """Return whose Idempotency-Key a request has, and which; None: it has none.

@@ -4,30 +4,30 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from sqlalchemy import Connection
 
-from service.api.auth.scopes import READER, KeyFirst, Reader
-from service.api.auth.visibility import publication_or_404
+from service.api.auth.access import authorize, publication_or_404
+from service.api.auth.scopes import KeyFirst, Reader
 from service.api.http.bodies import refusal, require_json
+from service.api.http.prebuilt_responses import PrebuiltResponse
 from service.api.http.problems import Problem, documented
 from service.api.http.representations import (
     JSON,
     SAFETENSORS,
     VARY,
-    VERSION_HEADERS,
     Representation,
     choose,
     head_of,
     unchanged,
 )
-from service.api.http.whole_answers import WholeResponse
 from service.api.long_polls import await_newer, known_version, newest_of, wait_seconds
 from service.api.prediction_noise import PredictionNoise, noise_of
 from service.api.release_body import shown
 from service.api.schemas import IN_DIGITS, X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json
-from service.api.services import Services, Shared, services
+from service.api.services import Services, Shared, services_of
 from service.mechanisms.linear import predict
 from service.store import releases
 from service.store.due_fits import DueFit, due_fits
@@ -41,6 +41,7 @@ router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}"
 
 MOST_STRETCHES = 512
 Version = Annotated[int, Path(ge=1, lt=2**31), IN_DIGITS]
+_version: TypeAdapter[int] = TypeAdapter(Version)
 
 
 class Stretch(BaseModel):
@@ -152,16 +153,16 @@ async def get_latest_release(
         raise _nothing_yet({} if wait is None else {"Preference-Applied": f"wait={wait}"})
     body = await _body(shared, publication, seen, version, representation, if_none_match)
     head = head_of(publication, seen.promise, version, representation, None if body is None else len(body), wait=wait)
-    return WholeResponse(304 if body is None else 200, head, body or b"")
+    return PrebuiltResponse(304 if body is None else 200, head, body or b"")
 
 
-async def latest_release(request: Request) -> Response:
-    """Return the same without the framework (direct.py), which could not send it as a whole."""
+async def answer_latest(request: Request) -> Response:
+    """Call `get_latest_release` without the framework (direct_routes.py)."""
     return await get_latest_release(
         request.path_params["publication"],
         request,
-        key=await READER(request),
-        shared=await services(request),
+        key=await authorize(request, "read"),
+        shared=services_of(request),
         if_none_match=request.headers.get("if-none-match"),
         prefer=request.headers.get("prefer"),
     )
@@ -181,13 +182,35 @@ async def get_release(
     """One version. It never changes. `Accept: application/vnd.safetensors` gives the weights as a file."""
     representation = _acceptable(request)
     if_none_match = whole(request, "if-none-match", if_none_match)
-    row: Newest | Publication = await newest_of(shared, key, publication)
+    row: Newest | Publication | None = shared.newest_models.seen_lately(publication, key.streams)
+    if row is None or version > (row.latest or 0):
+        row = await newest_of(shared, key, publication)
     if version > (row.latest or 0):  # which is the newest with the role `model`
         row = await shared.run(publication_or_404, key, publication)
         if version > (row.visible_version or 0):
             raise _no_release()  # before any tag is looked at: what does not exist yet must not be cached
     body = await _body(shared, publication, row, version, representation, if_none_match)
-    return representation.answer(publication, row.promise, version, body, VERSION_HEADERS)
+    size = None if body is None else len(body)
+    head = head_of(publication, row.promise, version, representation, size, by_number=True)
+    return PrebuiltResponse(304 if body is None else 200, head, body or b"")
+
+
+async def answer_version(request: Request) -> Response:
+    """Call `get_release` without the framework (direct_routes.py)."""
+    key = await authorize(request, "read")
+    try:
+        version = _version.validate_python(request.path_params["version"])
+    except ValidationError as error:
+        mistakes = [mistake | {"loc": ("path", "version")} for mistake in error.errors(include_url=False)]
+        raise RequestValidationError(mistakes) from None
+    return await get_release(
+        request.path_params["publication"],
+        version,
+        request,
+        key=key,
+        shared=services_of(request),
+        if_none_match=request.headers.get("if-none-match"),
+    )
 
 
 VERSION = cast("APIRoute", router.routes[-1])

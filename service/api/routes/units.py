@@ -8,8 +8,8 @@ from fastapi import APIRouter, Path, Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 
+from service.api.auth.access import stream_or_404
 from service.api.auth.scopes import Admin, KeyFirst
-from service.api.auth.visibility import stream_or_404
 from service.api.http.problems import Problem, documented, invalid
 from service.api.schemas import Loss
 from service.api.services import Services, Shared

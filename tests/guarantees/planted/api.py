@@ -58,17 +58,25 @@ def an_erasure_of_records_that_will_come() -> None:
 @bug(f"{_ACCESS}::test_a_key_may_do_what_its_scope_says_and_nothing_else")
 def a_scope_that_allows_everything() -> None:
     """Any key may do anything."""
-    from service.api.auth.scopes import May
+    from service.api.auth import access
 
-    rewrite(May.__call__, ('not {self._needed, "admin"} & key.scopes', "not key.scopes"))
+    rewrite(access.authorize, ('needed not in key.scopes and "admin" not in key.scopes', "not key.scopes"))
 
 
 @bug(f"{_ACCESS}::test_for_a_limited_key_other_streams_are_as_if_they_were_not")
 def a_limited_key_that_sees_every_stream() -> None:
     """The limit of a key to some streams is stored, and nothing else."""
-    from service.api.auth import visibility
+    from service.api.auth import access
 
-    rewrite(visibility.visible, (" and (key.streams is None or stream in key.streams)", ""))
+    rewrite(access.visible, ("(key.streams is None or stream in key.streams) and ", ""))
+
+
+@bug(f"{_ACCESS}::test_for_a_limited_key_other_streams_are_as_if_they_were_not")
+def a_limited_key_that_sends_to_every_stream() -> None:
+    """A producer of one stream sends records to all, which asks the database for no stream."""
+    from service.api.auth import access
+
+    rewrite(access.authorize, (" and not visible(key, stream)", " and not stream"))
 
 
 @bug(f"{_ACCESS}::test_a_limited_key_sees_only_its_streams")
@@ -82,9 +90,9 @@ def a_list_of_every_stream() -> None:
 @bug(f"{_NAMES}::test_a_name_means_the_oldest_publication_that_the_key_may_see")
 def a_publication_of_a_stream_that_a_key_may_not_see() -> None:
     """A limited key reads others' releases by their name."""
-    from service.api.auth import visibility
+    from service.api.auth import access
 
-    rewrite(visibility.publication_or_404, ("visible=key.streams", "visible=None"))
+    rewrite(access.publication_or_404, ("visible=key.streams", "visible=None"))
 
 
 @bug(f"{_NAMES}::test_readers_at_the_same_moment_each_get_their_own")
@@ -122,16 +130,16 @@ def a_limited_key_that_reads_metrics() -> None:
 @bug(f"{_ACCESS}::test_the_key_is_looked_at_before_the_body_is_read")
 def a_body_that_is_read_before_its_key() -> None:
     """A client without a key learns what is wrong with its request, and makes the service read it."""
-    from service.api.auth.scopes import May
+    from service.api.auth.scopes import Authorized
     from service.api.http.bodies import ConfigurationRequest
 
-    look = May.__call__
+    look = Authorized.__call__
 
     async def look_later(self: Any, request: Any) -> Any:
         """As the framework alone would: routes are built already when this is planted, so that they stay."""
         return await look(self, request) if isinstance(request, ConfigurationRequest) else None
 
-    May.__call__ = look_later  # type: ignore[method-assign]
+    Authorized.__call__ = look_later  # type: ignore[method-assign]
 
 
 @bug(f"{_SESSIONS}::test_a_session_may_look_and_do_nothing_else_whatever_its_key_may")
@@ -189,17 +197,17 @@ def a_revoked_key_that_waits_on() -> None:
 @bug(f"{_REVOKED}::test_no_key_is_made_by_a_request_that_comes_slowly")
 def a_revoked_administrator_who_had_begun_to_speak() -> None:
     """Somebody whose key was revoked makes another, by a request whose body had not come yet."""
-    from service.api.auth.scopes import May
+    from service.api.auth import access
 
-    rewrite(May.__call__, ("await (await services(request)).keys.check_again(request)", "pass"))
+    rewrite(access.authorize, ("await services_of(request).keys.check_again(request)", "pass"))
 
 
 @bug(f"{_REVOKED}::test_a_batch_that_comes_slowly_is_not_stored[True]")
 def a_revoked_producer_who_had_begun_to_send() -> None:
     """A batch is stored of a key that was revoked before most of it came."""
-    from service.api import ready_appends
+    from service.api.routes import records
 
-    rewrite(ready_appends._appended, ("await shared.keys.check(ready.shown)", "pass"))
+    rewrite(records.post_records, ("await shared.keys.check_again(request)", "pass"))
 
 
 @bug(f"{_LABELS}::test_how_many_labels_came_is_told_to_who_may_give_some")
@@ -238,14 +246,6 @@ def a_data_set_that_every_key_sees() -> None:
     from service.store import explorations
 
     rewrite(explorations.find_dataset, (", datasets.c.key_id == key", ""))
-
-
-@bug("tests/api/test_ready_appends.py::test_a_key_in_two_lines_is_read_as_the_application_reads_it")
-def a_batch_with_another_name_on_each_way() -> None:
-    """A request that is sent again goes another way, has another key there, and is stored twice."""
-    from service.api.ready_appends import ReadyAppends
-
-    rewrite(ReadyAppends._find, ("or not in_one_line_each", ""))
 
 
 @bug("tests/api/test_large_bodies.py::test_the_process_is_given_no_settings_of_the_service")

@@ -176,10 +176,7 @@ def a_look_that_holds_though_a_release_is_not_confirmed_yet() -> None:
     rewrite(newest.look, ("row.unsettled or ", ""))
 
 
-_READY = "tests/api/test_ready_releases.py"
-
-
-@bug(f"{_READY}::test_a_revoked_key_reads_nothing_after_the_stated_time")
+@bug("tests/api/test_known_keys.py::test_its_time_begins_when_it_is_asked_for")
 def a_key_that_is_remembered_for_ever() -> None:
     """A reader who was let in once reads for as long as this process runs."""
     from service.api.auth.known_keys import KnownKeys
@@ -195,40 +192,24 @@ def a_look_that_outlives_a_revocation() -> None:
     rewrite(KnownKeys.find, ("is_current = self._changes == changes", "is_current = True"))
 
 
-@bug(f"{_READY}::test_a_key_of_another_stream_or_scope_gets_nothing_from_memory")
-def releases_for_every_key_that_is_known() -> None:
-    """A key that may only send records reads models."""
-    from service.api.ready_keys import ready_key
-
-    rewrite(ready_key, ('not {needed, "admin"} & key.scopes or ', ""))
-
-
-@bug(f"{_READY}::test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus")
+@bug(
+    "tests/api/test_direct_routes.py::test_each_request_counts_for_the_rate_of_its_key_and_none_is_answered_on_the_port"
+    "_for_prometheus[/v1/publications/{publication}/releases/latest]"
+)
 def releases_on_the_port_for_prometheus() -> None:
-    """Everybody who can reach that port reads models."""
-    from service.api.ready_releases import ReadyReleases
+    """Everybody who can reach that port tries keys, and reads models, there."""
+    from service.api.routes.metrics import MetricsPort
 
-    rewrite(ReadyReleases._find, (' or scope["server"][1] == self._metrics_port', ""))
-
-
-_APPENDS = "tests/api/test_ready_appends.py"
+    rewrite(MetricsPort.__call__, ('scope["server"][1] != self._port', 'scope["path"] != "/metrics"'))
 
 
-@bug(f"{_APPENDS}::test_a_key_of_another_stream_or_scope_appends_nothing")
-def appends_to_every_stream_that_is_known() -> None:
-    """A key that may write to one stream writes to all."""
-    from service.api.ready_appends import ReadyAppends
-
-    rewrite(ReadyAppends._find, (" or (key.streams is not None and stream.name not in key.streams)", ""))
-
-
-@bug(f"{_APPENDS}::test_what_the_log_refuses_is_asked_once_and_answered_as_by_the_application")
+@bug("tests/api/test_direct_routes.py::test_what_the_log_refuses_is_sent_to_it_once[error3-503-log-unavailable]")
 def appending_again_what_the_log_did_not_answer() -> None:
     """A batch whose answer was lost is stored twice."""
-    from service.api import ready_appends
+    from service.api.routes import records
 
-    once = "return await append(shared, stream, batch, scope)"
-    rewrite(ready_appends._appended, (once, f"try:\n            {once}\n        except Exception:\n            {once}"))
+    once = "body = orjson.dumps(await _append(shared, stream, batch, scope))"
+    rewrite(records.post_records, (once, f"try:\n            {once}\n        except Exception:\n            {once}"))
 
 
 @bug("tests/worker/test_confirmation.py::test_what_is_committed_while_a_stream_is_confirmed_is_not_seen_with_it")
