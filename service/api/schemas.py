@@ -98,7 +98,7 @@ class SlotsLoss(Loss):
 
     evaluation: Loss | None = Field(
         None,
-        exclude_if=lambda each: each is None,
+        exclude_if=lambda loss: loss is None,
         description="(ε, δ) of evaluation slots, where the stream sets some aside",
     )
 
@@ -150,7 +150,7 @@ class ReleaseInfo(BaseModel):
     published_at: str
     evaluation: dict[str, Any] | None = Field(
         None,
-        exclude_if=lambda each: each is None,
+        exclude_if=lambda evaluation: evaluation is None,
         description="How good each publication is, by its name, in releases of an evaluation; one version has all, "
         "lists and events have the main ones",
     )

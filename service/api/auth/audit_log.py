@@ -33,7 +33,7 @@ def log(scope: Scope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> No
     target = {name: _safe(value) for name, value in scope["path_params"].items() if name != "unit"}
     if "perennial.unit" in scope:  # a pseudonym: the id of a person is nobody's to log
         target["unit"] = scope["perennial.unit"]
-    known = {each.alias for each in route.dependant.query_params}
+    known = {parameter.alias for parameter in route.dependant.query_params}
     query = {
         name: value if value.isdecimal() and len(value) < 20 else "…"
         for name, value in parse_qsl(scope["query_string"].decode("ascii", "replace"))

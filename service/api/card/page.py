@@ -31,7 +31,7 @@ def page(card: Card) -> str:
         **{name: escape(str(getattr(card, name))) for name in ("publication", "stream", "state")},
         how=escape(how),
         created=escape(card.created_at.date().isoformat()),
-        warnings="".join(f'<p class="warning">{escape(each)}</p>' for each in card.warnings),
+        warnings="".join(f'<p class="warning">{escape(warning)}</p>' for warning in card.warnings),
         unit=escape(card.unit.text),
         subject=card.unit.kind,
         **_parameter("epsilon", card.epsilon),
@@ -67,7 +67,7 @@ def _rho(parameter: CardParameter | None) -> dict[str, str]:
 
 
 def _list(texts: Iterable[str]) -> str:
-    return "".join(f"<li>{escape(each)}</li>" for each in texts)
+    return "".join(f"<li>{escape(text)}</li>" for text in texts)
 
 
 def _number(value: float) -> str:

@@ -36,7 +36,7 @@ def completed(headers: Iterable[Header]) -> list[Header]:
     """
     own = [*headers]
     names = {name for name, _ in own}
-    return [*own, *(each for each in _BY_DEFAULT if each[0] not in names), *_ALWAYS]
+    return [*own, *(header for header in _BY_DEFAULT if header[0] not in names), *_ALWAYS]
 
 
 def of_one_answer(request: str) -> tuple[Header, Header]:

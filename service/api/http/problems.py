@@ -266,10 +266,12 @@ def _explained(error: RequestValidationError, request: Request) -> list[tuple[wo
         return [(("body",), strict_json.not_json(error.body, errors[0]["loc"][1]))]
     body = getattr(request.scope.get("route"), "body_field", None)
     model = body.field_info.annotation if body is not None else BaseModel
-    inside = [{**each, "loc": each["loc"][1:]} for each in errors if each["loc"][0] == "body"]
+    inside = [{**mistake, "loc": mistake["loc"][1:]} for mistake in errors if mistake["loc"][0] == "body"]
     explained = [(place or ("body",), reason) for place, reason in words.explained(inside, model)]
-    outside = [each for each in errors if each["loc"][0] != "body"]
-    return explained + [(each["loc"], reason) for each in outside for _, reason in words.explained([each], BaseModel)]
+    outside = [mistake for mistake in errors if mistake["loc"][0] != "body"]
+    return explained + [
+        (mistake["loc"], reason) for mistake in outside for _, reason in words.explained([mistake], BaseModel)
+    ]
 
 
 def _other_methods(request: Request, allowed: str) -> str:

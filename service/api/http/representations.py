@@ -111,8 +111,8 @@ SAFETENSORS = Representation(
 @lru_cache(maxsize=64)
 def choose(accept: str, offered: Sequence[Representation] = (JSON, SAFETENSORS)) -> Representation | None:
     """Return the format of `offered` that an Accept header prefers; None: it accepts none."""
-    name = preferred(accept, [each.media_type for each in offered])
-    return next((each for each in offered if each.media_type == name), None)
+    name = preferred(accept, [representation.media_type for representation in offered])
+    return next((representation for representation in offered if representation.media_type == name), None)
 
 
 def preferred(accept: str, offered: Sequence[str]) -> str | None:
@@ -120,7 +120,7 @@ def preferred(accept: str, offered: Sequence[str]) -> str | None:
 
     If it prefers several alike, one that it names goes first.
     """
-    ranges = [_range(each) for each in accept.split(",") if each.strip()] or [("*/*", 1.0)]
+    ranges = [_range(media_range) for media_range in accept.split(",") if media_range.strip()] or [("*/*", 1.0)]
 
     def liking(media_type: str) -> tuple[float, int]:
         names = ("*/*", f"{media_type.partition('/')[0]}/*", media_type)

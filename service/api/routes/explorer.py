@@ -102,7 +102,7 @@ async def list_datasets(key: Reader, shared: Shared) -> Datasets:
     stored = await shared.run(explorations.datasets_of, key.id)
     return Datasets(
         samples=[SampleInfo(name=name, about=text) for name, (_, text) in SAMPLES.items()],
-        items=[DatasetShown.model_validate(each) for each in stored],
+        items=[DatasetShown.model_validate(dataset) for dataset in stored],
         offers=_offers(),
     )
 
@@ -217,7 +217,7 @@ async def list_explorations(
 ) -> Items[ExplorationInfo]:
     """Lists the explorations of this key, newest first; the last fifty that have ended stay."""
     page = await shared.run(explorations.page, key.id, limit=limit, before=before)
-    return Items(items=[_info(each) for each in page])
+    return Items(items=[_info(exploration) for exploration in page])
 
 
 @router.get("/explorations/{exploration}", responses=documented("invalid-request", "not-found"))
@@ -239,12 +239,12 @@ async def get_table(exploration: Id, key: Reader, shared: Shared) -> Response:
     out = io.StringIO()
     table = csv.writer(out)
     table.writerow(["line", "epsilon", "delta", "run", "records", *SCORES])
-    for each in findings:
-        line = made.comparison["lines"][each.line]
-        start = [line["name"], "without noise" if each.epsilon is None else each.epsilon]
-        start += ["" if each.epsilon is None else line["delta"], each.run]
-        for number, (records, accuracy) in enumerate(each.curve, 1):
-            last = each.scores if number == len(each.curve) else None
+    for finding in findings:
+        line = made.comparison["lines"][finding.line]
+        start = [line["name"], "without noise" if finding.epsilon is None else finding.epsilon]
+        start += ["" if finding.epsilon is None else line["delta"], finding.run]
+        for number, (records, accuracy) in enumerate(finding.curve, 1):
+            last = finding.scores if number == len(finding.curve) else None
             table.writerow([*start, records, *((last or {"accuracy": accuracy}).get(name, "") for name in SCORES)])
     return Response(
         out.getvalue(),

@@ -51,7 +51,7 @@ class LedgerRange(BaseModel):
     declassified: bool
     evaluation: ShownLoss | None = Field(
         None,
-        exclude_if=lambda each: each is None,
+        exclude_if=lambda value: value is None,
         description="(ε, δ) of evaluation slots, where the stream sets some aside; ε and δ are the larger of both",
     )
 
@@ -144,7 +144,7 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
                 "tighter": row.budget.shown(tighter.loss)
                 | {"how": tighter.how}
                 | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
-                "publications": [_share(row, each, exposed[each.name]) for each in of_it],
+                "publications": [_share(row, publication, exposed[publication.name]) for publication in of_it],
                 "exact": exact,
                 "ranges": list(_merged(row.budget, _with_declassified(pieces, exposed.values()))),
             }
@@ -174,8 +174,11 @@ async def list_charges(
 def _exposed(stream: streams.Stream, of_it: Iterable[publications.Publication]) -> dict[str, tuple[int, int]]:
     """Return, by publication, the records that its releases no longer protect; mostly none."""
     return {
-        each.name: (each.start, each.start + declassified(stream.schema, each.configuration, each.visible_position))
-        for each in of_it
+        publication.name: (
+            publication.start,
+            publication.start + declassified(stream.schema, publication.configuration, publication.visible_position),
+        )
+        for publication in of_it
     }
 
 
@@ -202,7 +205,7 @@ def _pieces(connection: Connection, stream: streams.Stream, start: int, stop: in
         return True, []
     kinds = (None,) if stream.evaluation_period is None else (None, Slots.EVALUATION)
     of_kinds = [spending.exact(connection, stream.id, start, stop, slots) for slots in kinds]
-    exact = [each for each in of_kinds if each is not None]
+    exact = [loss for loss in of_kinds if loss is not None]
     is_exact = len(exact) == len(kinds)
     stretches = exact if is_exact else [_outlined(connection, stream, start, stop, slots) for slots in kinds]
     if len(kinds) == 1:
@@ -256,8 +259,8 @@ def _with_declassified(
     pieces: Iterable[_Told], exposed: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, int, _Losses | None]]:
     """Stretches of what records have spent, cut where some are declassified; those have no loss: it is unbounded."""
-    exposed = [each for each in exposed if each[0] < each[1]]
-    edges = sorted({edge for each in exposed for edge in each})
+    exposed = [bounds for bounds in exposed if bounds[0] < bounds[1]]
+    edges = sorted({edge for bounds in exposed for edge in bounds})
     for start, end, loss, evaluation in pieces:
         cuts = [start, *(edge for edge in edges if start < edge < end), end]
         for low, high in pairwise(cuts):

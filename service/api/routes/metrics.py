@@ -85,8 +85,8 @@ async def _state(shared: Services) -> tuple[Overview | None, LogState, list[Eval
     good: list[EvaluatedPublication] = []
     try:
         recorded, good = await shared.run(_recorded)
-        streams = [each.stream for each in recorded.streams]
-        numbered = {each.log: Numbered(position=_position(each), place=each.place) for each in streams}
+        streams = [summary.stream for summary in recorded.streams]
+        numbered = {stream.log: Numbered(position=_position(stream), place=stream.place) for stream in streams}
     except DatabaseUnavailable:
         pass
     try:
@@ -102,7 +102,7 @@ def _position(stream: Stream) -> Position:
 def _recorded(connection: Connection) -> tuple[Overview, list[EvaluatedPublication]]:
     connection.execute(ONE_VIEW)
     evaluated = evaluations.of_running(connection, limit=BLOCKS)
-    good = [each for evaluation, stream, blocks in evaluated for each in judged(evaluation, stream, blocks)]
+    good = [judgement for evaluation, stream, blocks in evaluated for judgement in judged(evaluation, stream, blocks)]
     return overview(connection, declassified=declassified), good
 
 

@@ -118,7 +118,7 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
         mechanism = _build(connection, stream, configuration, start)
         _source(connection, stream, request)
         planned = mechanism.plan()
-        queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
+        queued = sum(largest_cost(size).seconds for size in publications.running_fit_sizes(connection, key.streams))
         size = mechanism.obligations().fit
         tick = timing(size, request.delay, queued, in_blocks=mechanism.reads_blocks(size.records))
         sentences = notes(planned, configuration, stream.parsed_schema, stream.budget)
@@ -322,9 +322,14 @@ def _infos(connection: Connection, key: Key, rows: list[publications.Publication
     The number of labels can tell of a record, so only keys that may see records get it.
     """
     may_label = not key.scopes.isdisjoint({"label", "admin"})
-    progress = labels.progress(connection, [each.id for each in rows if may_label and each.asks_people])
-    due = due_fits(connection, [each.id for each in rows])
-    return [_info(each, progress.get(each.id), due.get(each.id), _evaluation(connection, each)) for each in rows]
+    progress = labels.progress(
+        connection, [publication.id for publication in rows if may_label and publication.asks_people]
+    )
+    due = due_fits(connection, [publication.id for publication in rows])
+    return [
+        _info(publication, progress.get(publication.id), due.get(publication.id), _evaluation(connection, publication))
+        for publication in rows
+    ]
 
 
 def _evaluation(connection: Connection, publication: publications.Publication) -> dict[str, Any] | None:
@@ -333,7 +338,7 @@ def _evaluation(connection: Connection, publication: publications.Publication) -
     if newest is None:
         return None
     name, blocks = newest
-    counted = [(each.model, each.noise, each.counts) for each in reversed(blocks) if each.counts is not None]
+    counted = [(block.model, block.noise, block.counts) for block in reversed(blocks) if block.counts is not None]
     figures: dict[str, Any] = all_figures(*counted[-1])[publication.name]
     where = {"publication": name, "release": blocks[0].version, "time": blocks[0].time}
     return figures | where | drift_alarms(counted, publication.name) | recent(counted, publication.name)

@@ -99,7 +99,7 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
 
     def answers(body: bytes) -> Any:
         queries, one = read_queries(body, cardinality)
-        answered = [vars(each) for each in answering(queries)]
+        answered = [vars(answer) for answer in answering(queries)]
         return as_json(answered[0] if one else answered)
 
     try:
@@ -152,9 +152,9 @@ def _read(body: bytes, cardinality: int) -> tuple[list[LinearQuery], list[tuple[
     queries: list[LinearQuery] = []
     reasons: list[tuple[int | None, str]] = []
     nested = count(body, "[") > len(items) + (not one)  # buffers are flat: what is within an array would not show
-    for row, each in enumerate(islice(items, MOST_QUERIES + 1)):
+    for row, item in enumerate(islice(items, MOST_QUERIES + 1)):
         try:
-            queries.append(_query(each, cardinality, nested=nested))
+            queries.append(_query(item, cardinality, nested=nested))
         except _Wrong as wrong:
             reasons.append((row, str(wrong)))
     return queries, reasons, one
@@ -185,7 +185,7 @@ def _query(item: Any, cardinality: int, *, nested: bool) -> LinearQuery:
 def _numbers(array: Any, kind: str, *, nested: bool) -> NDArray[Any]:
     """A flat array of floats ("d") or integers ("i")."""
     try:
-        if nested and any(hasattr(each, "as_buffer") for each in array):
+        if nested and any(hasattr(member, "as_buffer") for member in array):
             raise ValueError
         return np.frombuffer(array.as_buffer(of_type=kind), dtype=np.float64 if kind == "d" else np.int64)
     except UNUSUAL:

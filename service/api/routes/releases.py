@@ -90,7 +90,7 @@ async def list_releases(
     def look(connection: Connection) -> list[dict[str, Any]]:
         row = publication_or_404(connection, key, publication)
         page = releases.page(connection, row.id, limit=limit, before=before)
-        return [shown(publication, each) for each in page]
+        return [shown(publication, release) for release in page]
 
     return as_json({"items": await shared.run(look)})  # type: ignore[return-value]
 
@@ -104,7 +104,7 @@ async def outline_releases(publication: str, key: Reader, shared: Shared) -> Ite
         worst = -1 if row.visible_worst_record is None else row.visible_worst_record
         return releases.outlined(connection, row.id, most=MOST_STRETCHES, record=worst)
 
-    return Items(items=[Stretch.model_validate(each) for each in await shared.run(look)])
+    return Items(items=[Stretch.model_validate(stretch) for stretch in await shared.run(look)])
 
 
 _NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "Still the version of If-None-Match"}}
@@ -273,7 +273,7 @@ async def predict_labels(
         if len(unmapped := np.flatnonzero(~np.isfinite(scores).all(axis=1))):
             raise batches.InvalidRecords(*((int(row), "x: is not finite once it is mapped") for row in unmapped))
         names = release.model.get("class_names")
-        named = {} if names is None else {"label_names": [names[each] for each in labels], "class_names": names}
+        named = {} if names is None else {"label_names": [names[label] for label in labels], "class_names": names}
         beside = {"noise": noise_of(connection, model_of, release, x)} if noise else {}
         return {"version": release.version, "labels": labels.tolist(), "scores": scores} | named | beside
 

@@ -218,7 +218,7 @@ async def list_dead_letters(
     def look(connection: Connection) -> Items[DeadLetter]:
         row = stream_or_404(connection, admin, stream)
         letters = numbering.page_of_dead_letters(connection, row.id, limit=limit, before=before)
-        return Items(items=[DeadLetter.model_validate(each) for each in letters])
+        return Items(items=[DeadLetter.model_validate(letter) for letter in letters])
 
     return await shared.run(look)
 
@@ -239,7 +239,7 @@ async def drop_dead_letter(stream: str, entry: str, admin: Admin, shared: Shared
 
 
 def _infos(connection: Connection, rows: Sequence[streams.Stream]) -> list[StreamInfo]:
-    return [_info(each) for each in summaries.summaries(connection, rows, declassified=declassified)]
+    return [_info(summary) for summary in summaries.summaries(connection, rows, declassified=declassified)]
 
 
 def _info(summary: Summary) -> StreamInfo:
@@ -250,7 +250,7 @@ def _info(summary: Summary) -> StreamInfo:
         name=stream.name,
         records=stream.records,
         retention=stream.retention,
-        publications=[each.name for each in summary.publications],
+        publications=[publication.name for publication in summary.publications],
         erased=Erased(
             records=summary.erased.records,
             waiting=summary.erased.waiting,
@@ -258,7 +258,7 @@ def _info(summary: Summary) -> StreamInfo:
         ),
         kept=Kept(start=summary.kept_from, needed=_needed(summary)),
         dead_letters=summary.dead_letters,
-        resumptions=[Resumption.model_validate(each) for each in summary.resumptions],
+        resumptions=[Resumption.model_validate(resumption) for resumption in summary.resumptions],
         halted=stream.halted,
         distrusted=stream.distrusted,
         created_at=stream.created_at,
@@ -271,9 +271,12 @@ def _needed(summary: Summary) -> list[Need]:
     schema = summary.stream.schema
     return [
         Need(
-            publication=each.name,
-            start=each.start + needs(schema, each.configuration, each.start, each.visible_position),
+            publication=publication.name,
+            start=publication.start
+            + needs(schema, publication.configuration, publication.start, publication.visible_position),
         )
-        for each in summary.publications
-        if each.configuration is not None and each.visible_state == "running" and summary.stream.retention == "needed"
+        for publication in summary.publications
+        if publication.configuration is not None
+        and publication.visible_state == "running"
+        and summary.stream.retention == "needed"
     ]

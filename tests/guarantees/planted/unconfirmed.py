@@ -28,7 +28,7 @@ def needs_that_are_told_early() -> None:
     """A reader sees by what a publication still needs how far it is."""
     from service.api.routes import streams
 
-    rewrite(streams._needed, ("each.visible_position", "each.position"))
+    rewrite(streams._needed, ("publication.visible_position", "publication.position"))
 
 
 @bug(_UNCONFIRMED)
