@@ -106,7 +106,9 @@ def wait_seconds(prefer: str | None) -> int | None:
 
     Other preferences, and a `wait` that is not a whole number, are ignored.
     """
-    for preference in re.sub(r'"[^"]*"', lambda quoted: quoted[0].replace(",", " "), prefer or "").split(","):
+    if prefer is None:
+        return None
+    for preference in re.sub(r'"[^"]*"', lambda quoted: quoted[0].replace(",", " "), prefer).split(","):
         if match := re.fullmatch(r'\s*wait\s*=\s*"?(\d{1,9})"?\s*(;.*)?', preference, re.IGNORECASE):
             return min(int(match[1]), MOST_WAIT_SECONDS)
     return None

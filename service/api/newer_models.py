@@ -14,9 +14,12 @@ from service.store import releases
 from service.store.database import DatabaseUnavailable
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
     from sqlalchemy import Connection
 
-    from service.api.services import Services
+    from service.api.notifier import Notifier
 
     Event = tuple[int, bytes]  # a model's version, and its event as it is sent
 
@@ -25,10 +28,16 @@ SECONDS_BETWEEN_LOOKS = 15.0  # a notification can be lost while the database is
 
 
 class NewerModels:
-    """Looks for new models when something is published."""
+    """Looks for new models when something is published.
 
-    def __init__(self, shared: Services) -> None:
-        self._shared = shared
+    Args:
+        run: asks the database, as `Services.run` does.
+        notifier: says when something is published.
+        stopping: set when the server stops.
+    """
+
+    def __init__(self, run: Callable[..., Awaitable[list[Event]]], notifier: Notifier, stopping: asyncio.Event) -> None:
+        self._run, self._notifier, self._stopping = run, notifier, stopping
         self._waits: SharedWaits[list[Event]] = SharedWaits()
 
     async def wait(self, publication: str, identity: int, after: int, seconds: float) -> list[Event]:
@@ -37,15 +46,15 @@ class NewerModels:
         return await self._waits.wait((identity, after), find, seconds) or []
 
     async def _find(self, publication: str, identity: int, after: int) -> list[Event]:
-        async with self._shared.notifier.waiting(publication) as changed:
-            while not self._shared.stopping.is_set():
+        async with self._notifier.waiting(publication) as changed:
+            while not self._stopping.is_set():
                 changed.clear()
                 try:
-                    if new := await self._shared.run(_newer, publication, identity, after):
+                    if new := await self._run(_newer, publication, identity, after):
                         return new
                 except DatabaseUnavailable:
                     pass  # nothing can be published meanwhile
-                await self._shared.notifier.wait(changed, SECONDS_BETWEEN_LOOKS)
+                await self._notifier.wait(changed, SECONDS_BETWEEN_LOOKS)
         return []
 
 

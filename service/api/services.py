@@ -66,7 +66,7 @@ class Services:
         self.in_flight = InFlight(of_one=self.settings.max_key_body_bytes, of_all=self.settings.max_body_bytes_in_all)
         self.keys = KnownKeys(self.run_once, guesses=self.settings.max_unknown_keys)
         self.newest_models = NewestModels(self.run_once)
-        self.newer_models = NewerModels(self)
+        self.newer_models = NewerModels(self.run, self.notifier, self.stopping)
         self.polls: SharedWaits[int | None] = SharedWaits()
 
     async def body(self, request: Request, held: Body) -> bytes:

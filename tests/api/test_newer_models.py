@@ -53,7 +53,9 @@ async def _turns() -> None:
 def test_one_look_serves_all_who_wait_also_after_the_database_was_away():
     async def scenario() -> None:
         shared = _Shared()
-        waiting = await _all_wait(shared, models := NewerModels(shared), seconds=200)
+        waiting = await _all_wait(
+            shared, models := NewerModels(shared.run, shared.notifier, shared.stopping), seconds=200
+        )
         assert shared.looks == 1
         shared.away = True
         shared.wake()
@@ -70,7 +72,7 @@ def test_one_look_serves_all_who_wait_also_after_the_database_was_away():
 def test_nobody_looks_for_those_whose_time_is_up():
     async def scenario() -> None:
         shared = _Shared()
-        waiting = await _all_wait(shared, NewerModels(shared), seconds=0)
+        waiting = await _all_wait(shared, NewerModels(shared.run, shared.notifier, shared.stopping), seconds=0)
         assert await asyncio.gather(*waiting) == [[]] * 10
         await _turns()
         assert not shared.waiting_for
@@ -81,7 +83,7 @@ def test_nobody_looks_for_those_whose_time_is_up():
 def test_a_server_that_stops_wakes_all():
     async def scenario() -> None:
         shared = _Shared()
-        waiting = await _all_wait(shared, NewerModels(shared), seconds=200)
+        waiting = await _all_wait(shared, NewerModels(shared.run, shared.notifier, shared.stopping), seconds=200)
         shared.stopping.set()
         shared.wake()
         assert await asyncio.gather(*waiting) == [[]] * 10
@@ -92,7 +94,9 @@ def test_a_server_that_stops_wakes_all():
 def test_publications_of_one_name_are_looked_at_apart():
     async def scenario() -> None:
         shared = _Shared()
-        waiting = await _all_wait(shared, models := NewerModels(shared), seconds=200)
+        waiting = await _all_wait(
+            shared, models := NewerModels(shared.run, shared.notifier, shared.stopping), seconds=200
+        )
         waiting.append(asyncio.create_task(models.wait("rain", 7, 2, 200)))
         await _turns()
         assert shared.looks == 2

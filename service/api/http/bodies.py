@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from service.api.http.flight import Body
 from service.api.http.problems import Problem, field_name, invalid, media_type, unread_coding, unread_format
@@ -74,14 +75,18 @@ async def receive(request: Request, limit: int, held: Body) -> bytes | Large:
     coding = request.headers.get("content-encoding", packed.IDENTITY).strip().lower()
     if not packed.known(coding):
         raise unread_coding(*packed.UNPACKED)
-    pieces, size = [], 0
-    async for piece in request.stream():
+    pieces, size, more = [], 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece, more = message.get("body", b""), message.get("more_body", False)
         size += len(piece)
         if size > limit:
             raise too_large(limit)
         held.resize(size)
         pieces.append(piece)
-    body = b"".join(pieces)
+    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if coding == packed.IDENTITY:
         return Large(body, coding) if size > INLINE_BYTES else body
     try:

@@ -31,17 +31,6 @@ class Representation:
         """Strong, and of this representation alone. promise: of the publication, since others may have its name."""
         return f'"{version}.{self.name}.{self.edition}.{promise[:TAG_DIGITS]}"'
 
-    def answer(
-        self, publication: str, promise: str, version: int, body: bytes | None, headers: dict[str, str]
-    ) -> Response:
-        """Return a version as it is sent, with these headers and its own; without a body: it is unchanged."""
-        headers = headers | {"ETag": self.tag(promise, version), "Vary": VARY}
-        if body is None:
-            return Response(status_code=304, headers=headers)
-        if self is not JSON:
-            headers["Content-Disposition"] = f'attachment; filename="{publication}-{version}.{self.name}"'
-        return Response(body, headers=headers, media_type=self.media_type)
-
 
 @lru_cache(maxsize=1024)
 def head_of(
@@ -58,12 +47,19 @@ def head_of(
 
     by_number: it was asked for by its number, not as the latest. wait: the seconds of `Prefer: wait`.
     """
-    own = VERSION_HEADERS if by_number else latest_headers(publication, version)
-    if wait is not None:
-        own = {"Preference-Applied": f"wait={wait}"} | own
+    headers = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
+    if by_number:  # it never changes, and only who has a key may read it
+        headers["Cache-Control"] = "private, max-age=31536000, immutable"
+    else:
+        headers["Content-Location"] = f"/v1/publications/{publication}/releases/{version}"
+    if size is not None:
+        headers["Content-Length"] = str(size)
+    headers |= {"ETag": representation.tag(promise, version), "Vary": VARY}
     if size is None:
-        return head(representation.answer(publication, promise, version, None, own))
-    return head(representation.answer(publication, promise, version, b"", own | {"Content-Length": str(size)}))
+        return head(Response(status_code=304, headers=headers))
+    if representation is not JSON:
+        headers["Content-Disposition"] = f'attachment; filename="{publication}-{version}.{representation.name}"'
+    return head(Response(b"", headers=headers, media_type=representation.media_type))
 
 
 def _json(release: dict[str, Any]) -> bytes:
@@ -136,15 +132,6 @@ def _range(text: str) -> tuple[str, float]:
         match for part in parameters if (match := re.fullmatch(r"q\s*=\s*(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", part))
     ]
     return name, float(weights[0][1]) if weights else 1.0
-
-
-def latest_headers(publication: str, version: int) -> dict[str, str]:
-    """Return the headers of the version that is the newest now."""
-    return {"Content-Location": f"/v1/publications/{publication}/releases/{version}"}
-
-
-VERSION_HEADERS = {"Cache-Control": "private, max-age=31536000, immutable"}
-"""Headers of a version that was asked for by its number: it never changes, and only who has a key may read it."""
 
 
 @dataclass

@@ -151,9 +151,7 @@ async def get_latest_release(
         await shared.keys.check_again(request)  # after that version was looked for: it may have been revoked meanwhile
     if version is None:
         raise _nothing_yet({} if wait is None else {"Preference-Applied": f"wait={wait}"})
-    body = await _body(shared, publication, seen, version, representation, if_none_match)
-    head = head_of(publication, seen.promise, version, representation, None if body is None else len(body), wait=wait)
-    return PrebuiltResponse(304 if body is None else 200, head, body or b"")
+    return await _release(shared, publication, seen, version, representation, if_none_match, wait=wait)
 
 
 async def answer_latest(request: Request) -> Response:
@@ -189,10 +187,7 @@ async def get_release(
         row = await shared.run(publication_or_404, key, publication)
         if version > (row.visible_version or 0):
             raise _no_release()  # before any tag is looked at: what does not exist yet must not be cached
-    body = await _body(shared, publication, row, version, representation, if_none_match)
-    size = None if body is None else len(body)
-    head = head_of(publication, row.promise, version, representation, size, by_number=True)
-    return PrebuiltResponse(304 if body is None else 200, head, body or b"")
+    return await _release(shared, publication, row, version, representation, if_none_match, by_number=True)
 
 
 async def answer_version(request: Request) -> Response:
@@ -285,17 +280,18 @@ async def predict_labels(
         raise refusal(refused) from None
 
 
-async def _body(
+async def _release(
     shared: Services,
     publication: str,
     source: Newest | Publication,
     version: int,
     representation: Representation,
     if_none_match: str | None,
-) -> bytes | None:
-    """Return a version as it is sent; None: the client has it."""
+    **asked: Any,
+) -> Response:
+    """Return the answer to a request for a version; 304: the client has it. asked: how it was, as for `head_of`."""
     if unchanged(representation.tag(source.promise, version), if_none_match):
-        return None
+        return PrebuiltResponse(304, head_of(publication, source.promise, version, representation, None, **asked), b"")
     which = (source.promise, version, representation.name)  # ids come again where a database was put back
     body = shared.rendered.get(which)
     if body is None:
@@ -304,7 +300,8 @@ async def _body(
             raise _no_release()
         body = shared.rendered.get(which) or representation.write(shown(publication, release))
         shared.rendered.put(which, body)
-    return body
+    head = head_of(publication, source.promise, version, representation, len(body), **asked)
+    return PrebuiltResponse(200, head, body)
 
 
 def whole(request: Request, name: str, first: str | None) -> str | None:
