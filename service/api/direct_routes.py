@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class DirectRoutes:
     """Answer the requests of direct routes, and hand all others on to the framework.
 
-    Numbers, as processor time of the API for one request (benchmarks/README.md): the framework reads what each
-    parameter of a function needs, for 50 µs, and its middleware and router take 35.
+    Numbers: the framework would take 85 µs more of processor time for a request, 50 of them to read what each parameter
+    of a function needs.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -12,7 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from service.api.auth.allowance import Allowance
 from service.api.auth.known_keys import KnownKeys
-from service.api.http.bodies import Large, read_body, receive
+from service.api.http.bodies import LargeBody, read_body, receive
 from service.api.http.flight import Body, InFlight
 from service.api.http.large_bodies import LargeBodies
 from service.api.http.representations import Rendered
@@ -75,7 +75,7 @@ class Services:
         await self.keys.check_again(request)
         return body
 
-    async def batch(self, request: Request, held: Body) -> bytes | Large:
+    async def batch(self, request: Request, held: Body) -> bytes | LargeBody:
         """Read the body of a request that sends records, or refuse it; a large one is neither unpacked nor parsed."""
         return await receive(request, self.settings.max_body_bytes, held)
 

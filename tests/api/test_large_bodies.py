@@ -16,8 +16,8 @@ import pytest
 
 from service.api.http import large_bodies
 from service.api.http.bodies import INLINE_BYTES
-from service.api.http.large_bodies import Batch, LargeBodies, ReaderDied, ReaderFailed
-from service.api.http.large_process import Task
+from service.api.http.large_bodies import LargeBodies, ReadBatch, ReaderDied, ReaderFailed
+from service.api.http.large_process import ReadTask
 from service.api.routes.records import read_batch
 from service.streams import batches
 from service.streams.schema import stored_schema
@@ -101,7 +101,7 @@ def test_a_body_that_kills_its_reader_is_refused_and_the_next_one_is_taken(large
     assert numbered(large, stream, ok(send(large, stream, as_columns()), 202)["entry"]) == (0, MOST)
 
 
-def _dying(self: LargeBodies, task: Task, sent: bytes) -> Batch:
+def _dying(self: LargeBodies, task: ReadTask, sent: bytes) -> ReadBatch:
     if self._connection is None:
         self._start()
     self._process.kill()
@@ -111,7 +111,7 @@ def _dying(self: LargeBodies, task: Task, sent: bytes) -> Batch:
 ASK = LargeBodies._ask
 
 
-def task_of(**more: Any) -> Task:
+def task_of(**more: Any) -> ReadTask:
     given = {
         "schema": SCHEMA,
         "format": "application/json",
@@ -120,11 +120,11 @@ def task_of(**more: Any) -> Task:
         "most": MOST,
         "secret": None,
     }
-    return Task(**given | more)
+    return ReadTask(**given | more)
 
 
 def test_a_killed_process_is_started_again_for_the_same_body():
-    async def read() -> list[Batch]:
+    async def read() -> list[ReadBatch]:
         reader = LargeBodies()
         try:
             before = await reader.read(task_of(), as_columns())
@@ -142,7 +142,7 @@ def test_a_killed_process_is_started_again_for_the_same_body():
 
 @pytest.mark.more
 def test_a_request_that_is_cancelled_leaves_its_answer_to_nobody_else():
-    async def read() -> list[Batch]:
+    async def read() -> list[ReadBatch]:
         reader = LargeBodies()
         try:
             await reader.read(task_of(), as_columns())  # the process runs
@@ -170,7 +170,7 @@ def test_an_answer_that_finds_no_memory_is_nobody_elses(monkeypatch, message):
             raise MemoryError
         return received(self)
 
-    async def read() -> Batch:
+    async def read() -> ReadBatch:
         reader = LargeBodies()
         try:
             await reader.read(task_of(), as_columns())  # the process runs
@@ -191,7 +191,7 @@ def test_an_error_of_one_body_never_closes_what_another_is_sent_through(monkeypa
     closed = list[bool]()
     going_on, dying, send_bytes = b'{"x": [[0, 1]], "y": [1]} ', b"dying", Connection.send_bytes
 
-    def ask(self: LargeBodies, task: Task, sent: bytes) -> Batch:
+    def ask(self: LargeBodies, task: ReadTask, sent: bytes) -> ReadBatch:
         first = not failed.is_set()
         if sent == going_on:
             begun.set()
@@ -237,7 +237,7 @@ def test_pseudonyms_of_units_and_the_fingerprint_are_those_of_small_batches():
     body = orjson.dumps({"x": [[0, 1], [2, 3]], "y": [0, 1], "unit": ["a", 7]})
     task = task_of(schema=schema, secret=secret.hex())
 
-    async def read() -> Batch:
+    async def read() -> ReadBatch:
         reader = LargeBodies()
         try:
             return await reader.read(task, body)
@@ -251,7 +251,7 @@ def test_pseudonyms_of_units_and_the_fingerprint_are_those_of_small_batches():
 
 
 def test_a_process_that_cannot_start_or_fails_says_so(monkeypatch):
-    async def read(task: Task) -> None:
+    async def read(task: ReadTask) -> None:
         reader = LargeBodies()
         try:
             await reader.read(task, b"{}")

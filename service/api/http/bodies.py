@@ -18,7 +18,7 @@ INLINE_BYTES = 2**20  # below this a thread costs more than it spares others: un
 
 
 @dataclass(frozen=True)
-class Large:
+class LargeBody:
     """A body of more than `INLINE_BYTES`, as it was sent: it is unpacked and read where nobody waits for that."""
 
     sent: bytes
@@ -52,7 +52,7 @@ async def read_body(request: Request, limit: int, held: Body, turn: asyncio.Sema
         turn: which large bodies wait for, to be unpacked one after the other.
     """
     body = await receive(request, limit, held)
-    if not isinstance(body, Large):
+    if not isinstance(body, LargeBody):
         return body
     if body.coding == packed.IDENTITY:
         return body.sent
@@ -67,7 +67,7 @@ async def read_body(request: Request, limit: int, held: Body, turn: asyncio.Sema
     return unpacked
 
 
-async def receive(request: Request, limit: int, held: Body) -> bytes | Large:
+async def receive(request: Request, limit: int, held: Body) -> bytes | LargeBody:
     """Read the whole body, and unpack it unless it is large. The arguments are those of `read_body`."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
@@ -88,7 +88,7 @@ async def receive(request: Request, limit: int, held: Body) -> bytes | Large:
         pieces.append(piece)
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if coding == packed.IDENTITY:
-        return Large(body, coding) if size > INLINE_BYTES else body
+        return LargeBody(body, coding) if size > INLINE_BYTES else body
     try:
         return _unpack(body, coding, limit, held)
     except packed.TooLong:
@@ -97,14 +97,14 @@ async def receive(request: Request, limit: int, held: Body) -> bytes | Large:
         raise refusal(refused) from None
 
 
-def _unpack(body: bytes, coding: str, limit: int, held: Body) -> bytes | Large:
+def _unpack(body: bytes, coding: str, limit: int, held: Body) -> bytes | LargeBody:
     unpacking = packed.Unpacking(body, coding)
     unpacked = unpacking.next(min(limit + 1, FIRST_BYTES))
     if not unpacking.ended and len(unpacked) == FIRST_BYTES:
         held.resize(len(body) + limit)
         unpacked += unpacking.next(min(limit + 1, INLINE_BYTES) - FIRST_BYTES)
     if not unpacking.ended and len(unpacked) == INLINE_BYTES:
-        return Large(body, coding)
+        return LargeBody(body, coding)
     unpacked = unpacking.whole(unpacked, limit)
     held.resize(len(unpacked))
     return unpacked

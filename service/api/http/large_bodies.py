@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from fastapi.concurrency import run_in_threadpool
 
-from service.api.http.large_process import Task
+from service.api.http.large_process import ReadTask
 from service.streams.batches import InvalidRecords, TooManyRecords, packed
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ReaderFailed(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class ReadBatch:
     """A batch as the log holds it.
 
     `size`: the bytes of its body, unpacked. `fingerprint`: by what the body is known again, or "".
@@ -57,7 +57,7 @@ class LargeBodies:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
-    async def read(self, task: Task, sent: bytes) -> Batch:
+    async def read(self, task: ReadTask, sent: bytes) -> ReadBatch:
         """Return the batch that a body holds.
 
         Raises:
@@ -77,7 +77,7 @@ class LargeBodies:
         with self._asking:
             self._end()
 
-    def _ask(self, task: Task, sent: bytes) -> Batch:
+    def _ask(self, task: ReadTask, sent: bytes) -> ReadBatch:
         with self._asking:
             try:
                 answer, content = self._answered(task, sent)
@@ -87,7 +87,7 @@ class LargeBodies:
                     _log.warning("reader_of_large_bodies_died", status=status)
                 raise
         if "done" in answer:
-            return Batch(content=content, **answer["done"])
+            return ReadBatch(content=content, **answer["done"])
         if "refused" in answer:
             raise InvalidRecords(*((row, reason) for row, reason in answer["refused"]))
         if "too_long" in answer:
@@ -97,7 +97,7 @@ class LargeBodies:
         _log.error("large_body_unread", error=answer["failed"], at=answer["at"])
         raise ReaderFailed
 
-    def _answered(self, task: Task, sent: bytes) -> tuple[dict[str, Any], bytes]:
+    def _answered(self, task: ReadTask, sent: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the process's answer, and the batch that comes after it."""
         if self._connection is None:
             self._start()

@@ -4,8 +4,8 @@ To unpack and parse a body of 16 MB holds the interpreter for up to 70 ms at a t
 else would be answered then. The process knows no server and no key. It reads one body after the other through one
 socket, `DESCRIPTOR`:
 
-1. parent: `Task` as JSON, then the body as it was sent;
-2. process: `{"done": {…}}`, what `Batch` says of it, and its bytes; or `{"refused": [[row, reason]…]}`,
+1. parent: `ReadTask` as JSON, then the body as it was sent;
+2. process: `{"done": {…}}`, what `ReadBatch` says of it, and its bytes; or `{"refused": [[row, reason]…]}`,
    `{"too_long": true}`, `{"too_many": most}`; or `{"failed": name, "at": place}` for any other error.
 
 The process is the first to be killed where memory runs out, and others go before it where processors are busy. It ends
@@ -34,7 +34,7 @@ OUT_OF_MEMORY_SCORE = "1000"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class ReadTask:
     """How to read a body.
 
     `format`: its media type. `limit`: the most bytes that it may have, unpacked. `most`: the most records. `secret`:
@@ -58,11 +58,11 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     with suppress(EOFError, OSError):
         while True:
-            task = Task(**json.loads(connection.recv_bytes()))
+            task = ReadTask(**json.loads(connection.recv_bytes()))
             _answer(connection, task, connection.recv_bytes())
 
 
-def _answer(connection: Connection, task: Task, sent: bytes) -> None:
+def _answer(connection: Connection, task: ReadTask, sent: bytes) -> None:
     try:
         content, rest = _read(task, sent)
     except InvalidRecords as refused:
@@ -80,7 +80,7 @@ def _answer(connection: Connection, task: Task, sent: bytes) -> None:
         connection.send_bytes(content)
 
 
-def _read(task: Task, sent: bytes) -> tuple[bytes, dict[str, Any]]:
+def _read(task: ReadTask, sent: bytes) -> tuple[bytes, dict[str, Any]]:
     secret = None if task.secret is None else bytes.fromhex(task.secret)
     body = packed.unpack(sent, task.coding, task.limit)
     records, content = read_batch(READERS[task.format], body, stored_schema(task.schema).layout(), task.most, secret)

@@ -16,10 +16,10 @@ from sqlalchemy import Connection
 from service import metrics
 from service.api.auth.access import authorize, no_stream, stream_or_404
 from service.api.auth.scopes import Admin, Authorized, Ingester, KeyFirst
-from service.api.http.bodies import Large, refusal, too_large
+from service.api.http.bodies import LargeBody, refusal, too_large
 from service.api.http.flight import Body
-from service.api.http.large_bodies import Batch, ReaderDied
-from service.api.http.large_process import Task
+from service.api.http.large_bodies import ReadBatch, ReaderDied
+from service.api.http.large_process import ReadTask
 from service.api.http.prebuilt_responses import Head, PrebuiltResponse, head
 from service.api.http.problems import Problem, documented, invalid, media_type, unread_format
 from service.api.schemas import IN_DIGITS, UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, is_entry
@@ -117,7 +117,7 @@ def _head(size: int) -> Head:
     return head(Response(bytes(size), media_type="application/json"))
 
 
-async def _append(shared: Services, stream: Stream, batch: Batch, scope: str | None) -> dict[str, Any]:
+async def _append(shared: Services, stream: Stream, batch: ReadBatch, scope: str | None) -> dict[str, Any]:
     """Append a batch that was read, and return the answer.
 
     scope: whose Idempotency-Key it has, and which; None: it has none.
@@ -159,7 +159,7 @@ _accepted = functools.cache(metrics.ACCEPTED.labels)  # to look for it takes as 
 
 async def _read(
     request: Request, kind: str, shared: Services, stream: Stream, held: Body, *, known_again: bool
-) -> Batch:
+) -> ReadBatch:
     """Return the batch that a request holds, or refuse it: a large one is read in a process of its own.
 
     kind: the media type. known_again: the batch needs a fingerprint.
@@ -168,8 +168,8 @@ async def _read(
     layout, settings = stream.layout, shared.settings
     most = min(settings.max_batch_records, layout.most_records)
     with _refusals(settings, most):
-        if isinstance(body, Large):
-            task = Task(
+        if isinstance(body, LargeBody):
+            task = ReadTask(
                 schema=stream.schema,
                 format=kind,
                 coding=body.coding,
@@ -190,14 +190,16 @@ def _is_slow(layout: RecordLayout, size: int) -> bool:
     return layout.reads_text or (bool(layout.names) and size > INLINE_NAMED_BYTES)
 
 
-def read_batch(body: bytes, kind: str, stream: Stream, most: int, secret: bytes | None, *, known_again: bool) -> Batch:
+def read_batch(
+    body: bytes, kind: str, stream: Stream, most: int, secret: bytes | None, *, known_again: bool
+) -> ReadBatch:
     """Return the batch that a body of at most so many records holds.
 
     secret: of the stream's pseudonyms, if it has units. known_again: the batch needs a fingerprint.
     """
     records, content = batches.read_batch(batches.READERS[kind], body, stream.layout, most, secret)
     fingerprint = batches.fingerprint(body, secret) if known_again else ""
-    return Batch(content=content, records=records, size=len(body), fingerprint=fingerprint)
+    return ReadBatch(content=content, records=records, size=len(body), fingerprint=fingerprint)
 
 
 @contextlib.contextmanager
