@@ -125,9 +125,8 @@ def test_a_key_sees_and_uses_its_own_only(service: Service):
         ("GET", f"explorations/{identity}"),
         ("GET", f"explorations/{identity}/table"),
         ("DELETE", f"explorations/{identity}"),
-        ("GET", f"explorations/{2**70}"),
-        ("GET", f"explorations/{-(2**70)}"),
-        ("DELETE", f"datasets/{-(2**70)}"),
+        ("GET", f"explorations/{2**62}"),
+        ("DELETE", f"datasets/{2**62}"),
     ):
         refused(other.request(method, f"{PATH}/{path}"), 404, "not-found")
     assert ok(other.get(f"{PATH}/datasets"))["items"] == ok(other.get(f"{PATH}/explorations"))["items"] == []
