@@ -391,5 +391,5 @@ def test_a_lease_that_is_given_back_leaves_what_was_set_aside(service: Service):
     database = Database(service.settings.database_url)
     with database.transaction() as connection:
         labels.give_back(connection, identity, 0)
-        assert not labels.any_free(connection, identity)
+        assert not labels.any_free(connection, identity, seconds=1000)
     database.close()

@@ -55,7 +55,7 @@ def test_an_append_is_given_all_that_was_said(monkeypatch, tmp_path, of, transpo
 @pytest.mark.parametrize(("of", "transport"), [(Publication, Transport), (AsyncPublication, AsyncTransport)])
 def test_who_follows_gets_the_newest_model_first(monkeypatch, of, transport):
     monkeypatch.setattr(operations, "newest_version", lambda _: 4)
-    monkeypatch.setattr(operations, "following", lambda _, after: [SimpleNamespace(version=after + 1)])
+    monkeypatch.setattr(operations, "following", lambda _, after, __: [SimpleNamespace(version=after + 1)])
     following = of(transport(), "models").follow()
 
     async def first_two() -> list[int]:

@@ -13,6 +13,7 @@ from service.log.primaries import Primaries
 from service.store import tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
+from service.worker.audit import Audit
 from service.worker.context import WorkerContext
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
@@ -131,7 +132,7 @@ class Stage:
         readers = open_readers(primaries := self.primaries())
         sealers = [Sealer(self.database, primaries, reader, self.files, keeper) for reader in readers]
         context = WorkerContext(self.database, self.files, keeper)
-        return Worker(sealers, readers, SteppingPublisher(context), context.ticker)
+        return Worker(sealers, readers, SteppingPublisher(context), context.ticker, context.audit)
 
     def appender(self) -> Appenders:
         return Appenders(self.primaries(), max_batches=1000, max_bytes=10**6)
@@ -148,6 +149,7 @@ class Worker:
     readers: Sequence[Reader]
     publisher: SteppingPublisher
     ticker: Ticker
+    audit: Audit
 
     def number(self) -> None:
         for sealer in self.sealers:

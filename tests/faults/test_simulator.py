@@ -283,6 +283,7 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
             assert time.monotonic() < came_at + HANG_SECONDS, "something that was accepted or due never came"
             self.worker.number()
             self.worker.publish()
+            self.worker.audit.confirm()  # what died between its commit and its confirmation
             self.nothing_that_was_seen_changes()
             if before != (came := (len(self.numbers), len(self.charged), len(self.shown))):
                 before, came_at = came, time.monotonic()

@@ -49,7 +49,7 @@ class Operator:
                 delta=each.delta,
                 currency=capacity(each.epsilon, each.delta)[0],
                 start=each.start,
-                running=each.state == "running",
+                running=each.visible_state == "running",
                 unit_factor=each.unit_factor,
             )
             for identity, each in enumerate(self.publications)
@@ -73,7 +73,7 @@ class Operator:
             assert not fits, "it was admitted where the law has no room"
             return
         new = {"accounting": "zcdp", "epsilon": epsilon, "delta": delta, "start": record, "unit_factor": factor}
-        self.publications.append(SimpleNamespace(**new, state="running", worst_amount=Decimal(0)))
+        self.publications.append(SimpleNamespace(**new, visible_state="running", worst_amount=Decimal(0)))
         self.charges.append([])
 
     def factor(self, delta: Decimal) -> tuple[str | None, Fraction]:
@@ -96,10 +96,10 @@ class Operator:
 
     def stop(self, identity: int) -> None:
         self.reference = self.reference.stop(identity)
-        self.publications[identity].state = "stopped"
+        self.publications[identity].visible_state = "stopped"
 
     def act(self) -> None:
-        running = [identity for identity, each in enumerate(self.publications) if each.state == "running"]
+        running = [identity for identity, each in enumerate(self.publications) if each.visible_state == "running"]
         if not running or self.rng.random() < 0.4:
             self.start(self.rng.randint(0, RECORDS))
         elif self.rng.random() < 0.3:

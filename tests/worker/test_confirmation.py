@@ -112,7 +112,7 @@ def test_a_halt_is_seen_only_once_what_it_charged_is_confirmed(bench: Bench, mon
     assert seen() == before == ("running", None, 6, 1, 1, True, 1, "running", 0)
     with bench.database.transaction() as connection, pytest.raises(BudgetExceeded):
         check(connection, bench.stream(), PrivacyLoss.of(Decimal("1.1"), Decimal(0)), 0)
-    bench.shop().audit.confirm()
+    bench.context().audit.confirm()
     charged = pytest.approx(2 / 3)
     assert seen() == ("halted", "its noise said so", None, charged, charged, False, charged, "halted", 1)
     with bench.database.transaction() as connection:
@@ -125,7 +125,7 @@ def test_a_stop_is_seen_at_once_where_all_is_confirmed_else_with_what_was_charge
     with bench.database.transaction() as connection:
         open_entry(connection, bench.now()).end("stopped")
     assert (bench.now().state, bench.now().visible_state) == ("stopped", "running")
-    bench.shop().audit.confirm()
+    bench.context().audit.confirm()
     assert bench.now().visible_state == "stopped"
     assert_verifies(bench)
 

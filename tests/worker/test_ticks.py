@@ -102,7 +102,7 @@ def test_a_tick_that_a_clock_ahead_gave_is_taken_anew(bench: Bench):
         connection.execute(update(tables.parked).values(tick=tomorrow))
     before, moved = datetime.now(UTC), metrics.TICKS_TAKEN_ANEW._value.get()
     with capture_logs() as lines:
-        assert bench.shop().ticker.step() == 0
+        assert bench.context().ticker.step() == 0
     assert metrics.TICKS_TAKEN_ANEW._value.get() - moved == 3
     (line,) = (line for line in lines if line["event"] == "clock_was_ahead")
     assert (line["ticks_taken_anew"], line["log_level"]) == (3, "error")
@@ -111,8 +111,8 @@ def test_a_tick_that_a_clock_ahead_gave_is_taken_anew(bench: Bench):
         assert before <= step.tick <= datetime.now(UTC) + timedelta(seconds=1)
         assert round(Decimal(step.tick.timestamp()), 6) % TICK == 0
         assert step.content == content
-    shop = bench.shop()
-    wait_until(lambda: (shop.ticker.step(), not waiting(bench))[1])
+    context = bench.context()
+    wait_until(lambda: (context.ticker.step(), not waiting(bench))[1])
     assert bench.now().position == 10
 
 
@@ -120,7 +120,7 @@ def test_a_tick_that_a_clock_ahead_gave_is_taken_anew(bench: Bench):
 def test_a_tick_that_is_not_too_far_ahead_stays(bench: Bench):
     park_all(bench)
     ticks_before = [step.tick for step in waiting(bench)]
-    bench.shop().ticker.step()
+    bench.context().ticker.step()
     with bench.database.transaction() as connection:
         assert all(each.ahead is None for each in parked.next_ticks(connection))
     assert [step.tick for step in waiting(bench)] == ticks_before

@@ -53,7 +53,13 @@ def test_what_is_shown_of_a_publication_never_falls(bench: Bench):
     """A late confirmation has an older clock, or a sum from before a charge that moved no clock."""
     bench.publish_all()
     now = bench.now()
-    at = {"position": now.position, "due": now.due, "worst_amount": now.worst_amount}
+    at = {
+        "position": now.position,
+        "due": now.due,
+        "worst_amount": now.worst_amount,
+        "state": "running",
+        "reason": None,
+    }
     for older in ({"worst_amount": now.worst_amount / 2}, {"position": now.position - 1, "due": now.due - 1}):
         late = {"stream_id": now.stream_id, "publication_id": now.id, "worst_record": 0} | at | older
         with bench.database.transaction() as connection:

@@ -70,7 +70,7 @@ def a_loss_to_the_nearest_double() -> None:
     rewrite(Mechanism.loss_of, ("round_up(amount)", "float(amount)"))
 
 
-_DESCENT = "tests/learning/test_descent.py"
+_DESCENT = "tests/learning/optimization/test_descent.py"
 
 
 @bug(f"{_DESCENT}::test_an_iterate_is_pulled_back_from_wherever_it_leaves_the_ball")

@@ -42,7 +42,9 @@ def a_fit_whose_end_is_shown() -> None:
     due_fits.IS_DUE = and_(due_fits.IS_DUE, ~exists().where(parked.c.publication_id == publications.c.id))
 
 
-@bug("tests/learning/test_sums.py::test_the_gradient_at_a_fit_is_as_short_as_promised[30000-8192-0.01-logistic-2]")
+@bug(
+    "tests/learning/optimization/test_sums.py::test_the_gradient_at_a_fit_is_as_short_as_promised[30000-8192-0.01-logistic-2]"
+)
 def a_certificate_in_single_precision() -> None:
     """The minimiser of blocks is farther away than its noise reckons with."""
     from service.learning.optimization.sums import SummedObjective
@@ -132,7 +134,9 @@ def a_halt_that_passes_records_over() -> None:
     rewrite(prepared.halting, ("position=publication.position", "position=publication.due"))
 
 
-_FOR_ITS_SLOTS = "tests/learning/test_sums.py::test_a_fit_is_certified_for_as_many_slots_as_its_noise_reckons_with"
+_FOR_ITS_SLOTS = (
+    "tests/learning/optimization/test_sums.py::test_a_fit_is_certified_for_as_many_slots_as_its_noise_reckons_with"
+)
 
 
 @bug(_FOR_ITS_SLOTS)

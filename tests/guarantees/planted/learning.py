@@ -267,7 +267,7 @@ def what_a_sample_may_spend_to_the_nearest_double() -> None:
     wrap(sampling, "epsilon_of_sample", nearest)
 
 
-@bug("tests/learning/test_constraint_sets.py::test_a_projection_is_the_nearest_point_of_the_set[simplex]")
+@bug("tests/learning/optimization/test_constraint_sets.py::test_a_projection_is_the_nearest_point_of_the_set[simplex]")
 def a_projection_from_too_far_away() -> None:
     """It ends a step of which the noise is drawn, for some noise and not for other; then it is drawn once more."""
     from service.learning.optimization import constraint_sets
@@ -275,7 +275,7 @@ def a_projection_from_too_far_away() -> None:
     rewrite(constraint_sets._left, ("values - values.max()", "values"))
 
 
-_CERTIFIED = "tests/learning/test_solvers.py::test_a_point_that_nothing_certifies_is_no_result"
+_CERTIFIED = "tests/learning/optimization/test_solvers.py::test_a_point_that_nothing_certifies_is_no_result"
 
 
 @bug(f"{_CERTIFIED}[1]")
