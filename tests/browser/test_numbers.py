@@ -1,8 +1,9 @@
 """Pages show the numbers that the HTTP interface answers, each under its own name and in its own unit."""
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
+from tests.browser import browsers
 from tests.conftest import Service, ok, publication
 
 BATCH = 20
@@ -71,7 +72,9 @@ def test_what_a_publication_has_used_is_in_the_unit_of_its_charges(service: Serv
     expect(fact(reader, "Privacy used")).to_contain_text(f"{unit} {digits(used)} of {digits(capacity)}")
 
 
-def test_records_to_come_and_records_that_wait_are_told_apart(service: Service, reader: Page, streams):
+def test_records_to_come_and_records_that_wait_are_told_apart(
+    browser: Browser, service: Service, reader: Page, streams
+):
     name = streams["ε"]
     reader.goto(f"/dashboard/publications/{name}")
     expect(fact(reader, "Next release")).to_contain_text(f"in {BATCH} records")
@@ -80,3 +83,8 @@ def test_records_to_come_and_records_that_wait_are_told_apart(service: Service, 
     service.post(stream, [[1, 0]] * (BATCH + 7), [0] * (BATCH + 7))
     reader.goto(f"/dashboard/publications/{waiting}")
     expect(fact(reader, "Next release")).to_contain_text("7 behind")
+    with browsers.watched(browsers.new_tab(browser, service)) as page:
+        browsers.enter(page.context, service.key("read", streams=[stream]))  # of few streams all publications are shown
+        page.goto("/dashboard")
+        row = page.locator("tr").filter(has=page.get_by_role("link", name=waiting, exact=True))
+        expect(row).to_contain_text("7 records behind")
