@@ -56,8 +56,8 @@ def rights(mechanism: LinearMechanism, stream: Data) -> NDArray[np.bool_]:
     for release, following in releases(mechanism, lambda start, end: Records(x=x[start:end], y=y[start:end]), len(y)):
         used = slice(release.time, min(following, len(y)))
         described: dict[str, Any] = release.model or {}
-        for number, each in enumerate(described["candidates"]):
-            right[number, used] = predict(described, np.array(each["parameters"]), x[used])[0] == y[used]
+        for number, candidate in enumerate(described["candidates"]):
+            right[number, used] = predict(described, np.array(candidate["parameters"]), x[used])[0] == y[used]
     return right[:, FIRST * stream.block :]
 
 
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     print("| stream |", " | ".join(f"{blocks} blocks" for blocks in WINDOWS), end=" | ")
-    print(" | ".join(f"chosen, {each:g} deviations" for each in DEVIATIONS), "|")
+    print(" | ".join(f"chosen, {deviation:g} deviations" for deviation in DEVIATIONS), "|")
     print("|---" * (1 + len(WINDOWS) + len(DEVIATIONS)) + "|")
     for name in options.streams:
         stream = data(name)
@@ -95,7 +95,7 @@ def main() -> None:
         for _ in range(options.runs):
             right = rights(mechanism, stream)
             runs.append([*right.mean(axis=1), *map(partial(chosen, mechanism, right, classes), DEVIATIONS)])
-        print(f"| {name} |", " | ".join(f"{each:.4f}" for each in np.mean(runs, axis=0)), "|", flush=True)
+        print(f"| {name} |", " | ".join(f"{mean:.4f}" for mean in np.mean(runs, axis=0)), "|", flush=True)
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ def steps(path: Path, names: list[str], runs: int, batches: list[int], epsilons:
             made, cell = fit.get("steps", 1), ("steps", name, batch, epsilon, chosen)
             for run in range(runs):
                 _once(path, (*cell, run), partial(scaled_publicly, x, y, norm, configuration, 0))
-            accuracies = [each["accuracy"] for each in results.lines(path) if tuple(each["cell"][:-1]) == cell]
+            accuracies = [run["accuracy"] for run in results.lines(path) if tuple(run["cell"][:-1]) == cell]
             shown.append(f"{statistics.mean(accuracies):.3f}")
         print(f"| {name} | {batch:,} | {epsilon:g} | {' | '.join(shown)} | {made} |", flush=True)
 
@@ -198,7 +198,7 @@ def regression(path: Path, runs: int) -> None:
                 learner = OUTPUT if mechanism["kind"] == "window_statistics" else DESCENT
                 built = build(schema, _configuration(mechanism, learner, 1.0))
                 _once(path, (*cell, run), partial(_explained, built, x, y))
-            explained = [each["accuracy"] for each in results.lines(path) if tuple(each["cell"][:-1]) == cell]
+            explained = [run["accuracy"] for run in results.lines(path) if tuple(run["cell"][:-1]) == cell]
             shown.append(f"{statistics.median(explained):.3f}")
         print(f"| {block} | {' | '.join(shown)} |", flush=True)
 
@@ -216,7 +216,7 @@ def _explained(built: Any, x: Features, y: np.ndarray) -> float:
 def pulls(path: Path, names: list[str], runs: int, epsilons: list[float]) -> None:
     """Measure how strongly fits should be pulled."""
     settings = [{"regularization": 0.1}, *({"score_noise": noise} for noise in (0.05, 0.1, 0.2, 0.3, 0.7))]
-    titles = [f"{name} {value:g}" for each in settings for name, value in each.items()]
+    titles = [f"{name} {value:g}" for choice in settings for name, value in choice.items()]
     print(f"| stream | ε | mechanism | {' | '.join(titles)} |\n|---|---|---|{'---|' * len(settings)}")
     for name, epsilon in product(names, epsilons):
         _, x, y, block, _ = data(name)
@@ -234,9 +234,9 @@ def pulls(path: Path, names: list[str], runs: int, epsilons: list[float]) -> Non
                     cell = ("pulls", name, epsilon, kind, title, run)
                     _once(path, cell, partial(scaled_publicly, x, y, norm, configuration, 0))
             by_title: dict[str, list[float]] = {}
-            for each in results.lines(path):
-                if tuple(each["cell"][:4]) == ("pulls", name, epsilon, kind):
-                    by_title.setdefault(each["cell"][4], []).append(each["accuracy"])
+            for outcome in results.lines(path):
+                if tuple(outcome["cell"][:4]) == ("pulls", name, epsilon, kind):
+                    by_title.setdefault(outcome["cell"][4], []).append(outcome["accuracy"])
             means = [f"{statistics.mean(by_title[title]):.3f}" for title in titles]
             print(f"| {name} | {epsilon:g} | {kind} | {' | '.join(means)} |", flush=True)
 
@@ -244,10 +244,10 @@ def pulls(path: Path, names: list[str], runs: int, epsilons: list[float]) -> Non
 def _regrets(path: Path) -> None:
     """Print, for every cell that is measured, the default beside the best of the other settings."""
     by_cell: dict[tuple[str, int, float], dict[str, dict[int, float]]] = {}
-    for each in results.lines(path):
-        if each["cell"][0] == "rates":
-            _, name, batch, epsilon, line, run = each["cell"]
-            by_cell.setdefault((name, batch, epsilon), {}).setdefault(line, {})[run] = each["accuracy"]
+    for outcome in results.lines(path):
+        if outcome["cell"][0] == "rates":
+            _, name, batch, epsilon, line, run = outcome["cell"]
+            by_cell.setdefault((name, batch, epsilon), {}).setdefault(line, {})[run] = outcome["accuracy"]
     print("| stream | batch | ε | default | best | settings of the best | loss |\n|---|---|---|---|---|---|---|")
     for (name, batch, epsilon), lines in by_cell.items():
         others = {line: runs for line, runs in lines.items() if line != "default"}
@@ -276,10 +276,10 @@ def _done(path: Path) -> set[results.Cell]:
 
 def _table(path: Path, part: str, names: list[str]) -> None:
     by_line: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for each in results.lines(path):
-        if each["cell"][0] == part and each["cell"][1] in names:
-            _, name, line, way, _ = each["cell"]
-            by_line.setdefault((name, line), {}).setdefault(way, []).append(each["accuracy"])
+    for run in results.lines(path):
+        if run["cell"][0] == part and run["cell"][1] in names:
+            _, name, line, way, _ = run["cell"]
+            by_line.setdefault((name, line), {}).setdefault(way, []).append(run["accuracy"])
     print("| stream | model | private scales | and whitened | public scales | raw |\n|---|---|---|---|---|---|")
     for (name, line), ways in by_line.items():
         shares = (

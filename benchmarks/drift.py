@@ -113,11 +113,11 @@ def compare(name: str, runs: int) -> dict[str, float]:
     found[without_noise] = max(
         accuracy(
             some,
-            OUTPUT | {"regularization": each * stream["norm_bound"] ** 2},
+            OUTPUT | {"regularization": regularization * stream["norm_bound"] ** 2},
             lambda scheduled: window_without_noise(scheduled, block, x, y),
             1,
         )
-        for each in regularizations
+        for regularization in regularizations
     )
     print(f"| | {without_noise} | {found[without_noise]:.3f} |", flush=True)
     for what, (mechanism, learner) in lines(block).items():

@@ -88,9 +88,9 @@ def accuracies(
     shares: tuple[list[float], list[float]] = [], []
     for run in range(runs):
         records = slice(run % EVERY, None)
-        for scheduled, each in zip(both, shares, strict=True):
+        for scheduled, share in zip(both, shares, strict=True):
             models = used(scheduled, x[records], y[records], run)
-            each.append(float(np.nanmean(hits(scheduled, models, x[records], y[records]))))
+            share.append(float(np.nanmean(hits(scheduled, models, x[records], y[records]))))
     return shares
 
 

@@ -95,9 +95,9 @@ def compare(running: Service, name: str, size: int, turns: int, seconds: float) 
             )
             pair = []
             for handler, port, sent in requests:
-                before = [busy_seconds(pids[each]) for each in (handler, "Valkey")]
+                before = [busy_seconds(pids[process]) for process in (handler, "Valkey")]
                 took = turn(port, sent, 202, seconds=seconds, connections=CONNECTIONS)
-                after = [busy_seconds(pids[each]) for each in (handler, "Valkey")]
+                after = [busy_seconds(pids[process]) for process in (handler, "Valkey")]
                 pair.append((took, [(last - first) / took.requests for first, last in zip(before, after, strict=True)]))
                 _empty(log)
             pairs.append(pair)

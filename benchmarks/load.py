@@ -210,7 +210,7 @@ class Turns:
         act(stream)
         took = time.perf_counter() - began
         self.seconds.setdefault(name, []).append(took)
-        spent = ", ".join(f"{kind} {each:.2f}" for kind, each in processors.since().items())
+        spent = ", ".join(f"{kind} {seconds:.2f}" for kind, seconds in processors.since().items())
         print(f"{name}: {took:.2f} s, {self._records / took:,.0f} records/s; processors: {spent}", flush=True)
         numbered(self._client, stream, self._records)
 

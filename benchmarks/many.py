@@ -105,11 +105,11 @@ def fill(running: Service, connection: Connection, streams: int) -> None:
 
 
 def _columns(table: Table, **instead: ColumnElement[Any]) -> list[ColumnElement[Any]]:
-    return [instead.get(each.name, each) for each in table.c if each.name != "id"]
+    return [instead.get(column.name, column) for column in table.c if column.name != "id"]
 
 
 def _copy(connection: Connection, table: Table, rows: Select[Any]) -> None:
-    connection.execute(insert(table).from_select([each.name for each in table.c if each.name != "id"], rows))
+    connection.execute(insert(table).from_select([column.name for column in table.c if column.name != "id"], rows))
 
 
 def measure(running: Service, path: str) -> str:

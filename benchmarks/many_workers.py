@@ -161,12 +161,14 @@ def _more_like(running: Service, first: str, count: int) -> list[str]:
             for name in names[start : start + MADE_TOGETHER]:
                 log_name = secrets.token_hex(16)
                 log.hset(state_key(log_name), mapping={"log": log_name, "sequence": 0, "total": 0, "trimmed": 0})
-                alike = {each: getattr(model, each) for each in ("schema", "retention", "epsilon", "delta", "place")}
+                alike = {field: getattr(model, field) for field in ("schema", "retention", "epsilon", "delta", "place")}
                 stream = streams.create(connection, name=name, log=log_name, **alike)
-                for each in of_first:
+                for publication in of_first:
                     ledger = open_ledger(connection, stream.id)
-                    settings = {field: getattr(each, field) for field in _ALIKE}
-                    ledger.admit(NewPublication(name=f"{name}-{each.name}", obligations=each.owes, **settings))
+                    settings = {field: getattr(publication, field) for field in _ALIKE}
+                    ledger.admit(
+                        NewPublication(name=f"{name}-{publication.name}", obligations=publication.owes, **settings)
+                    )
     database.close()
     log.close()
     return names
@@ -189,7 +191,7 @@ def measured(count: int, workers: int) -> Measured:
         measures.shares = [row[0] for row in scene.database.execute(_SHARES)]
         scene.settle()
         step = max(1, count // PROBES)
-        measures.numbered = [scene.seconds_to_number(scene.names[(each * step) % count]) for each in range(PROBES)]
+        measures.numbered = [scene.seconds_to_number(scene.names[(probe * step) % count]) for probe in range(PROBES)]
         if workers > 1:
             _take_over(scene, killed[0], measures)
         scene.settle()

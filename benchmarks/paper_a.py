@@ -59,7 +59,9 @@ def mnist(seed: int, hog: dict[str, int]) -> Stream:
         {"kind": "normalize"},
         {"kind": "center"},
     ]
-    mapped = feature_maps.build({"maps": [{**each, "version": 1} for each in [*maps, {"kind": "normalize"}]]}, 784)
+    mapped = feature_maps.build(
+        {"maps": [{**settings, "version": 1} for settings in [*maps, {"kind": "normalize"}]]}, 784
+    )
     x, y = mapped(data["X"].astype(np.float32) / 255), data["y"].astype(np.int64)
     order = np.random.default_rng(seed).permutation(60_000)
     return Stream(
@@ -177,7 +179,9 @@ def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: floa
 
 def cells(options: argparse.Namespace, stream: str) -> Iterator[tuple[str, str, float, float]]:
     """(schedule, learner, ε, δ) of all lines asked for; what was tuned on one stream has a line of that one only."""
-    offered = [each for each in options.schedules if each not in (TUNED, FROM_DIGITS) or stream == "mnist_online"]
+    offered = [
+        schedule for schedule in options.schedules if schedule not in (TUNED, FROM_DIGITS) or stream == "mnist_online"
+    ]
     for epsilon in options.epsilons:
         for delta in options.deltas:
             for schedule in offered:
@@ -211,18 +215,18 @@ Curves = dict[tuple[str, str, str, float, float], list[list[tuple[int, float]]]]
 def curves(path: Path) -> Curves:
     """All runs of each line: (stream, schedule, learner, ε, δ)."""
     by_cell: Curves = {}
-    for each in results.lines(path):
-        stream, _, *cell = each["cell"]
-        by_cell.setdefault((stream, *cell), []).append([(int(time), value) for time, value in each["accuracy"]])
+    for run in results.lines(path):
+        stream, _, *cell = run["cell"]
+        by_cell.setdefault((stream, *cell), []).append([(int(time), value) for time, value in run["accuracy"]])
     return by_cell
 
 
 def quartiles(runs: list[list[tuple[int, float]]], time: int) -> tuple[float, float, float] | None:
     """Return the quartiles of the latest releases at that time; None if there is none yet."""
-    latest = [[value for at, value in each if at <= time] for each in runs]
+    latest = [[value for at, value in curve if at <= time] for curve in runs]
     if not all(latest):
         return None
-    low, middle, high = np.quantile([each[-1] for each in latest], [0.25, 0.5, 0.75])
+    low, middle, high = np.quantile([values[-1] for values in latest], [0.25, 0.5, 0.75])
     return float(low), float(middle), float(high)
 
 
@@ -231,8 +235,8 @@ def table(path: Path) -> None:
     all_runs = curves(path)
     for stream in sorted({key[0] for key in all_runs}):
         mine = {key: runs for key, runs in all_runs.items() if key[0] == stream}
-        end = max(at for runs in mine.values() for each in runs for at, _ in each)
-        start = min(at for runs in mine.values() for each in runs for at, _ in each)
+        end = max(at for runs in mine.values() for curve in runs for at, _ in curve)
+        start = min(at for runs in mine.values() for curve in runs for at, _ in curve)
         times = [8192, 20_000, end] if stream.startswith("mnist") else [start * 2, start * 4, end]
         if stream == "mnist_online":
             times = [1024, 2048, 4096, 8192, 16_384, 20_000, end]
@@ -266,9 +270,12 @@ def plots(path: Path, folder: Path) -> None:
             always = schedule == WITHOUT_NOISE or (schedule == PRINTED and privacy[0] == epsilon)
             if key[0] != stream or not (always or privacy == [epsilon, delta]):
                 continue
-            times = sorted({at for each in runs for at, _ in each})
+            times = sorted({at for curve in runs for at, _ in curve})
             points = [(time, found_at) for time in times if (found_at := quartiles(runs, time))]
-            at, (low, middle, high) = [time for time, _ in points], zip(*(each for _, each in points), strict=True)
+            at, (low, middle, high) = (
+                [time for time, _ in points],
+                zip(*(quantiles for _, quantiles in points), strict=True),
+            )
             label = f"{schedule}; {learner}" if learner else schedule
             axes.plot(at, middle, styles[learner], color=colours[schedule], label=label, lw=1.4)
             axes.fill_between(at, low, high, color=colours[schedule], alpha=0.15, lw=0)

@@ -211,9 +211,9 @@ def measure(options: argparse.Namespace) -> None:
                     steps = marks(len(stream.y) // stream.batch)
                 mechanism = leader(stream, noise, step or PROJECTION, delta)
                 models = [(0, mechanism.origin)] if noise == ORIGIN else released(mechanism, stream)
-                regret = game.regret(models, [each * stream.batch for each in steps])
-                curve = [(at, round(each.value, 2)) for at, each in zip(steps, regret, strict=True)]
-                gap = round(max(each.gap for each in regret), 2)
+                regret = game.regret(models, [step * stream.batch for step in steps])
+                curve = [(at, round(bound.value, 2)) for at, bound in zip(steps, regret, strict=True)]
+                gap = round(max(bound.gap for bound in regret), 2)
                 results.append(options.results, key, regret=curve, gap=gap)
                 print(*key, curve[-1], flush=True)
 
@@ -224,9 +224,9 @@ Curve = dict[int, float]
 def curves(path: Path) -> dict[tuple[str, str, str, float], tuple[int, Curve]]:
     """Return by (stream, step, noise, δ) how many runs there are, and the median regret after so many steps."""
     runs: dict[tuple[str, str, str, float], list[Curve]] = {}
-    for each in results.lines(path):
-        stream, _, noise, step, delta = each["cell"]
-        runs.setdefault((stream, step, noise, delta), []).append(dict(each["regret"]))
+    for run in results.lines(path):
+        stream, _, noise, step, delta = run["cell"]
+        runs.setdefault((stream, step, noise, delta), []).append(dict(run["regret"]))
     return {key: (len(of), {at: statistics.median(one[at] for one in of) for at in of[0]}) for key, of in runs.items()}
 
 
@@ -314,7 +314,7 @@ def times(folder: Path | None) -> None:
                 partial(pursuit.step, weights, apart, sums, estimate, 11),
             )
             turns = [[_seconds(way) for way in ways] for _ in range(max(15, 2**18 // size // 16))]
-            projection, conditional = (1e6 * statistics.median(each) for each in zip(*turns, strict=True))
+            projection, conditional = (1e6 * statistics.median(seconds) for seconds in zip(*turns, strict=True))
             ratio = statistics.median(second / first for first, second in turns)
             pairs_of_times.append((projection, conditional))
             print(f"| {name} | {size:,} | {projection:,.0f} µs | {conditional:,.0f} µs | {ratio:.1f} |", flush=True)

@@ -147,9 +147,9 @@ def measure(options: argparse.Namespace) -> None:
 def medians(path: Path) -> dict[tuple[str, str, str, float], tuple[int, dict[int, float]]]:
     """Return by (part, stream, line, δ) how many runs there are, and the median at each size."""
     runs: dict[tuple[str, str, str, float], list[dict[int, float]]] = {}
-    for each in results.lines(path):
-        part, stream, name, delta, _ = each["cell"]
-        runs.setdefault((part, stream, name, delta), []).append(dict(each["found"]))
+    for run in results.lines(path):
+        part, stream, name, delta, _ = run["cell"]
+        runs.setdefault((part, stream, name, delta), []).append(dict(run["found"]))
     return {key: (len(of), {at: statistics.median(one[at] for one in of) for at in of[0]}) for key, of in runs.items()}
 
 

@@ -128,7 +128,7 @@ class Compared:
             self.histogram = Histogram.uniform(self.mechanism.cardinality, time)
             return
         step = self.mechanism.step(time, self.chain, 1, lambda *_: Records(x=np.empty((0, 0)), y=np.empty(0)))
-        self._take(step.chain, sum(Fraction(each.amount) for each in step.charges if each.start == 0))
+        self._take(step.chain, sum(Fraction(charge.amount) for charge in step.charges if charge.start == 0))
         known = self.histogram if self.version else Histogram.uniform(self.mechanism.cardinality, time)
         self.histogram = known.grown(time)
 
@@ -147,7 +147,9 @@ class Compared:
         measurement = self.mechanism.measure(now, query, self.counts, self.histogram)
         step = self.mechanism.close(now, measurement, self.spent, self.version + 1)
         (release,) = step.releases
-        charged = Fraction(release.charge) + sum(Fraction(each.amount) for each in step.charges if each.start == 0)
+        charged = Fraction(release.charge) + sum(
+            Fraction(charge.amount) for charge in step.charges if charge.start == 0
+        )
         self._take(step.chain, charged)
         self.version += 1
         self.histogram = measurement.moved

@@ -204,7 +204,7 @@ class Once:
     totals: dict[tuple[int, bool], Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        maps = [{"version": 1, **each} for each in self.stream.maps]
+        maps = [{"version": 1, **settings} for settings in self.stream.maps]
         width = self.stream.tasks[0].test_x().shape[1]
         self.mapped = feature_maps.build({"kind": "compose", "maps": maps}, width)
         self.sizes = [len(task.y) for task in self.stream.tasks]
@@ -263,7 +263,7 @@ def lifelong(once: Once, line: str, epsilon: float) -> Floats:
 
     models = [release.parameters for release, _ in releases(mechanism, number, sum(once.sizes))]
     tests = [once.test(task) for task in range(len(once.sizes))]
-    return np.array([[np.mean(predict(description, each, x)[0] == y) for x, y in tests] for each in models])
+    return np.array([[np.mean(predict(description, model, x)[0] == y) for x, y in tests] for model in models])
 
 
 def with_encoder(stream: Stream, line: str, epsilon: float) -> Floats:
@@ -304,7 +304,7 @@ def with_encoder(stream: Stream, line: str, epsilon: float) -> Floats:
     assert mechanism.encoder is not None
     encode = partial(mechanism.encoder.encoder, encoder)
     tests = [(encode(mechanism.feature_map(task.test_x())), task.test_y) for task in stream.tasks]
-    return np.array([[np.mean(mechanism.learner.predict(each, x)[0] == y) for x, y in tests] for each in models])
+    return np.array([[np.mean(mechanism.learner.predict(model, x)[0] == y) for x, y in tests] for model in models])
 
 
 def network(stream: Stream, line: str, epsilon: float) -> Floats:
@@ -324,7 +324,7 @@ def network(stream: Stream, line: str, epsilon: float) -> Floats:
     )
     tests = [(task.test_x(), task.test_y) for task in stream.tasks]
     learnt = learner.learn(fresh, ((task.x(), task.y) for task in stream.tasks), random)
-    return np.array([[np.mean(each.predict(x) == y) for x, y in tests] for each in learnt])
+    return np.array([[np.mean(model.predict(x) == y) for x, y in tests] for model in learnt])
 
 
 def cells(stream: Stream, options: argparse.Namespace) -> Iterator[tuple[str, float]]:
@@ -332,7 +332,7 @@ def cells(stream: Stream, options: argparse.Namespace) -> Iterator[tuple[str, fl
     for line in options.lines:
         if (line in (HEADS, APART) and not stream.heads) or (line in (LEARNT, BEGUN) and not stream.encoder):
             continue
-        yield from ((line, each) for each in ((0.0,) if line in (AGEM, WITHOUT_NOISE) else options.epsilons))
+        yield from ((line, epsilon) for epsilon in ((0.0,) if line in (AGEM, WITHOUT_NOISE) else options.epsilons))
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -367,9 +367,9 @@ Runs = dict[tuple[str, str, float], list[Floats]]
 def by_line(path: Path) -> Runs:
     """a of all runs of each line: (stream, line, ε)."""
     runs: Runs = {}
-    for each in results.lines(path):
-        stream, _, line, epsilon = each["cell"]
-        runs.setdefault((stream, line, epsilon), []).append(np.array(each["accuracy"]))
+    for run in results.lines(path):
+        stream, _, line, epsilon = run["cell"]
+        runs.setdefault((stream, line, epsilon), []).append(np.array(run["accuracy"]))
     return runs
 
 
@@ -394,12 +394,12 @@ def table(path: Path) -> None:
         tasks = len(next(iter(mine.values()))[0])
         print(f"\n| {stream}: accuracy | ε |" + "".join(f" {task + 1} |" for task in range(tasks)))
         print("|" + "---|" * (2 + tasks))
-        for (line, epsilon), each in mine.items():
-            print(f"| {line} | {epsilon or '–'} |" + "".join(f" {value:.3f} |" for value in middle(each)))
+        for (line, epsilon), tables in mine.items():
+            print(f"| {line} | {epsilon or '–'} |" + "".join(f" {value:.3f} |" for value in middle(tables)))
         print(f"\n| {stream}: forgetting | ε |" + "".join(f" {task + 1} |" for task in range(1, tasks)))
         print("|" + "---|" * (1 + tasks))
-        for (line, epsilon), each in mine.items():
-            curve = np.median([average_forgetting(a) for a in each], axis=0)
+        for (line, epsilon), curves in mine.items():
+            curve = np.median([average_forgetting(a) for a in curves], axis=0)
             print(f"| {line} | {epsilon or '–'} |" + "".join(f" {value:.3f} |" for value in curve))
 
 
@@ -423,7 +423,7 @@ def plots(path: Path, folder: Path) -> None:
 
     runs = by_line(path)
     for stream in dict.fromkeys(key[0] for key in runs):
-        tasks = max(len(each[0]) for key, each in runs.items() if key[0] == stream)
+        tasks = max(len(tables[0]) for key, tables in runs.items() if key[0] == stream)
         figure = Figure(figsize=(13, 6), layout="constrained")
         panels = figure.subplots(len(MEASURES), len(EPSILONS), sharex=True, sharey="row", squeeze=False)
         for row, (measure, of) in zip(panels, MEASURES.items(), strict=True):

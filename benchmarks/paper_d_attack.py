@@ -182,12 +182,12 @@ def audit_ours(x: Floats, y: NDArray[np.int64], epsilon: float, records: int, ru
     """The least that Perennial loses: by the likelihood of either data set, with a line drawn in runs of their own."""
     ours = Ours.promising(x.shape[1], records, epsilon)
     tried = islice(pairs(x, y, records, np.random.default_rng()), PAIRS)
-    pair = max(tried, key=lambda pair: math.dist(*(ours.exact(each) for each in pair.either)))
+    pair = max(tried, key=lambda pair: math.dist(*(ours.exact(record) for record in pair.either)))
     exact = [ours.exact(pair.data(which)) for which in (0, 1)]
     towards = exact[0] - exact[1]
-    seen = [np.array([(ours.noisy(each) - exact[1]) @ towards for _ in range(runs)]) for each in exact]
+    seen = [np.array([(ours.noisy(value) - exact[1]) @ towards for _ in range(runs)]) for value in exact]
     pilots = int(PILOTS * runs)
-    first, second = (each[:pilots] for each in seen)
+    first, second = (values[:pilots] for values in seen)
     lines = np.quantile(np.concatenate((first, second)), np.linspace(0.1, 0.9, 17))
     line = max(lines, key=lambda at: bound(first > at, second > at, DELTA, 0.05))
     return bound(seen[0][pilots:] > line, seen[1][pilots:] > line, DELTA)
@@ -211,7 +211,7 @@ def tell_apart(x: Floats, y: NDArray[np.int64], options: argparse.Namespace) -> 
         by_rank, left = told_by_rank(gradient.encoder, algorithm.start.encoder, pair)
         record, label = read(gradient, algorithm.start, pair.known)
         errors.append(np.abs(record - pair.either[which].x).max())
-        nearer = int(np.argmin([np.abs(record - each.x).max() for each in pair.either]))
+        nearer = int(np.argmin([np.abs(record - candidate.x).max() for candidate in pair.either]))
         margins.append(left[1 - which] / left[which])
         successes += [
             told_by_inputs(data.x + algorithm.draw(random).inputs, pair) == which,
@@ -234,8 +234,8 @@ def audit(x: Floats, y: NDArray[np.int64], options: argparse.Namespace) -> list[
     small = pooled(x)
     sizes = (options.audited, options.runs)
     losses = [
-        (each, audit_printed(2 * small - 1, y, each, *sizes), audit_ours(small, y, each, *sizes))
-        for each in options.epsilons
+        (epsilon, audit_printed(2 * small - 1, y, epsilon, *sizes), audit_ours(small, y, epsilon, *sizes))
+        for epsilon in options.epsilons
     ]
     print(f"\n| claim ε | L2DP-ML loses at least | Perennial, δ = {DELTA:g} |\n|---|---|---|")
     for claim, theirs, ours in losses:
@@ -256,7 +256,7 @@ def picture(
     for pair in islice(pairs(x, y, options.records, random), options.shown):
         algorithm = printed(x.shape[1], options.records, options.epsilon, random)
         record, _ = read(step(algorithm, pair.data(0), random), algorithm.start, pair.known)
-        unit = [_unit(each, lengths.max()) for each in (pair.data(0), pair.known)]
+        unit = [_unit(data, lengths.max()) for data in (pair.data(0), pair.known)]
         left = ours.labels_part(ours.noisy(ours.exact(unit[0])) - ours.exact(unit[1]))
         for row, value in zip(rows, (pair.either[0].x[0], record, left[pair.either[0].y[0]]), strict=True):
             row.append(value.reshape(28, 28))
@@ -268,9 +268,9 @@ def picture(
         f"read from\nPerennial\nε = {options.epsilon:g}",
     )
     for axes, row, name in zip(images.subplots(3, options.shown), rows, names, strict=True):
-        for each, value in zip(axes, row, strict=True):
-            each.imshow(value, cmap="gray_r", interpolation="none")
-            each.set(xticks=[], yticks=[])
+        for axis, value in zip(axes, row, strict=True):
+            axis.imshow(value, cmap="gray_r", interpolation="none")
+            axis.set(xticks=[], yticks=[])
         axes[0].set_ylabel(name, rotation=0, ha="right", va="center")
     axes = chart.subplots()
     claims, theirs, mine = zip(*bounds, strict=True)

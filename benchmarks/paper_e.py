@@ -84,9 +84,9 @@ Runs = dict[tuple[str, float, str, int], Orders]
 def runs(path: Path) -> Runs:
     """All that is there."""
     by_line: Runs = {}
-    for each in results.lines(path):
-        stream, order, radius, line, size = each["cell"]
-        fields = {name: each[name] for name in ("records", "labels", "error")}
+    for run in results.lines(path):
+        stream, order, radius, line, size = run["cell"]
+        fields = {name: run[name] for name in ("records", "labels", "error")}
         by_line.setdefault((stream, radius, line, size), {})[order] = Found(**fields)
     return by_line
 
@@ -130,7 +130,7 @@ def _beside_passive(by_line: Runs, radius: float, than: str, error: Callable[[Fo
         row = []
         for line in (*SELECTING, free):
             passive = f"{PASSIVE}, {NOT_PRIVATE}" if line == free else PASSIVE
-            orders, beside = (by_line.get((stream, radius, each, size), {}) for each in (line, passive))
+            orders, beside = (by_line.get((stream, radius, name, size), {}) for name in (line, passive))
             apart = worse(orders, beside, error)
             row.append("{:+.3f} ± {:.3f}".format(*apart) if apart else "")
             if apart and line != free:
@@ -150,7 +150,7 @@ def worse(orders: Orders, beside: Orders, then: Callable[[Found, float], float])
     both = orders.keys() & beside.keys()
     if len(both) < 2:
         return None
-    apart = [orders[each].error[-1] - then(beside[each], orders[each].labels[-1]) for each in both]
+    apart = [orders[kind].error[-1] - then(beside[kind], orders[kind].labels[-1]) for kind in both]
     return float(np.mean(apart)), float(np.std(apart, ddof=1) / np.sqrt(len(both)))
 
 
@@ -161,19 +161,19 @@ def _last(outcome: Found, _: float) -> float:
 def _end(outcomes: Sequence[Found]) -> str:
     if not outcomes:
         return ""
-    labels = np.mean([each.labels[-1] for each in outcomes])
-    return f"{_spread([each.error[-1] for each in outcomes])} ({labels:,.0f})"
+    labels = np.mean([outcome.labels[-1] for outcome in outcomes])
+    return f"{_spread([outcome.error[-1] for outcome in outcomes])} ({labels:,.0f})"
 
 
 def _cells(outcomes: Sequence[Found]) -> Iterator[str]:
-    yield f"{np.mean([each.labels[-1] for each in outcomes]):,.0f}"
+    yield f"{np.mean([outcome.labels[-1] for outcome in outcomes]):,.0f}"
     if len(outcomes[0].error) == 1:  # there is one fit, at the end
         yield from [""] * len(AT)
-        yield _spread([each.error[-1] for each in outcomes])
+        yield _spread([outcome.error[-1] for outcome in outcomes])
         return
-    yield _spread([after_labels(each, LABELS) for each in outcomes])
+    yield _spread([after_labels(outcome, LABELS) for outcome in outcomes])
     for share in AT:
-        yield _spread([each.error[each.at.index(round(share * each.records))] for each in outcomes])
+        yield _spread([outcome.error[outcome.at.index(round(share * outcome.records))] for outcome in outcomes])
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -237,23 +237,23 @@ Curve = tuple[Sequence[float], Sequence[Sequence[float]]]
 
 
 def _over_records(orders: Sequence[Found]) -> Curve:
-    return orders[0].at, [each.error for each in orders]
+    return orders[0].at, [order.error for order in orders]
 
 
 def _checkpoints(orders: Sequence[Found]) -> Curve:
     """Ten, as figure 7 has them."""
-    return orders[0].at[-10:], [each.error[-10:] for each in orders]
+    return orders[0].at[-10:], [order.error[-10:] for order in orders]
 
 
 def _labels_requested(orders: Sequence[Found]) -> Curve:
-    return orders[0].at, [each.labels for each in orders]
+    return orders[0].at, [order.labels for order in orders]
 
 
 def _over_labels(orders: Sequence[Found]) -> Curve:
     """As far as all orders got."""
-    most = min(each.labels[-1] for each in orders)
+    most = min(order.labels[-1] for order in orders)
     at = np.geomspace(min(10, most), most, 30) if most else np.zeros(0)
-    return at.tolist(), [[after_labels(each, labels) for labels in at] for each in orders]
+    return at.tolist(), [[after_labels(order, labels) for labels in at] for order in orders]
 
 
 def _curves(
@@ -275,7 +275,7 @@ def _curves(
             if style.startswith("C") and not style.endswith("--"):
                 axes.fill_between(x, mean - spread, mean + spread, color=style[:2], alpha=0.12, lw=0)
     if curve is not _labels_requested:
-        least = [each.error[-1] for each in by_line.get((stream, radius, LEAST, 0), {}).values()]
+        least = [order.error[-1] for order in by_line.get((stream, radius, LEAST, 0), {}).values()]
         if least:
             axes.axhline(float(np.mean(least)), color="0.7", lw=1.0, label=LEAST)
         axes.set_ylim(bottom=0)
@@ -289,7 +289,7 @@ def _sizes(by_line: Runs, radius: float, axes: Any, stream: str) -> None:
         points = []
         for size in SIZES:
             orders = by_line.get((stream, radius, line, size), {})
-            errors = [after_labels(each, LABELS) for each in orders.values()]
+            errors = [after_labels(order, LABELS) for order in orders.values()]
             if errors and not np.isnan(errors).any():
                 points.append((size * 1.06 ** (number - len(CURVES) / 2), np.mean(errors), np.std(errors)))
         if points:

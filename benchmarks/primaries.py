@@ -77,10 +77,12 @@ class Scene:
         named.refresh()
         self.readers, keeper = open_readers(named), LeaseKeeper(self.database, seconds=3600.0)
         files = SegmentFiles(settings.segment_store)
-        self.sealers = [Sealer(self.database, named, each, files, keeper) for each in self.readers]
+        self.sealers = [Sealer(self.database, named, reader, files, keeper) for reader in self.readers]
         self.appenders = Appenders(named, max_batches=1000, max_bytes=10**9)
         self.loop = asyncio.Runner()
-        self.streams = [self.loop.run(new_stream(self.database, self.appenders, f"s{each}")) for each in range(STREAMS)]
+        self.streams = [
+            self.loop.run(new_stream(self.database, self.appenders, f"s{number}")) for number in range(STREAMS)
+        ]
         for sealer in self.sealers:
             sealer.step(wait_milliseconds=0)
 
@@ -104,8 +106,8 @@ class Scene:
 
     def server_seconds(self) -> float:
         """Return the processor seconds of the log's servers."""
-        usage: list[Any] = [each.info("cpu") for each in self.primaries]
-        return float(sum(each["used_cpu_user"] + each["used_cpu_sys"] for each in usage))
+        usage: list[Any] = [primary.info("cpu") for primary in self.primaries]
+        return float(sum(info["used_cpu_user"] + info["used_cpu_sys"] for info in usage))
 
     def close(self) -> None:
         """Close all connections."""
@@ -132,9 +134,9 @@ def main() -> None:
         cluster = stack.enter_context(three_in_cluster(folder / "cluster"))
         scenes = {
             "one primary": Scene(servers, one[0], [Redis.from_url(one[0])], folder / "1"),
-            "list": Scene(servers, ",".join(several), [Redis.from_url(each) for each in several], folder / "2"),
+            "list": Scene(servers, ",".join(several), [Redis.from_url(url) for url in several], folder / "2"),
             "cluster": Scene(
-                servers, cluster.url, [cluster.redis(each + 1) for each in range(PRIMARIES)], folder / "3"
+                servers, cluster.url, [cluster.redis(number + 1) for number in range(PRIMARIES)], folder / "3"
             ),
         }
         for _ in range(turns):

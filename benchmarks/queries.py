@@ -71,8 +71,8 @@ def by_the_mechanism(bodies: list[dict[str, Any]], count: int) -> float:
     assert now is not None
     counts, shown = np.full(CATEGORIES, RECORDS // CATEGORIES), Histogram.uniform(CATEGORIES, RECORDS)
     queries = [
-        LinearQuery.weighing(each["weights"]) if "weights" in each else LinearQuery.holding(each["categories"])
-        for each in bodies
+        LinearQuery.weighing(body["weights"]) if "weights" in body else LinearQuery.holding(body["categories"])
+        for body in bodies
     ]
     began = time.perf_counter()
     for number in range(count):

@@ -186,11 +186,12 @@ def main() -> None:
         rows.append((FROM_TICK, [(sum(least[1:]), sum(took[1:])) for least, took in pairs]))
         for name, times in rows:
             least, took, above = (
-                sorted(1e3 * each for each in column)
+                sorted(1e3 * seconds for seconds in column)
                 for column in ([a for a, _ in times], [b for _, b in times], [b - a for a, b in times])
             )
             cells = [
-                f"{statistics.median(each):.2f} ({each[len(each) * 9 // 10]:.2f}) ms" for each in (least, took, above)
+                f"{statistics.median(times):.2f} ({times[len(times) * 9 // 10]:.2f}) ms"
+                for times in (least, took, above)
             ]
             print(f"| {name} | {' | '.join(cells)} |", flush=True)
         print(f"\nsyncs of a release: {syncs(servers.database_url, releases, options.rounds)}")

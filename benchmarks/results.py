@@ -23,7 +23,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def done(path: Path) -> set[Cell]:
     """The runs whose line is there."""
-    return {tuple(each["cell"]) for each in lines(path)}
+    return {tuple(line["cell"]) for line in lines(path)}
 
 
 def append(path: Path, cell: Cell, **values: Any) -> None:

@@ -41,7 +41,7 @@ def main() -> None:
             memory = tuple(np.zeros(DIMENSION) for _ in range(factor.remembers(step)))
             step_again = partial(sums.release, values, memory, step)
             times = [(seconds(step_again), seconds(noise.sample)) for _ in range(TURNS)]
-            least, draw = (min(each) for each in zip(*times, strict=True))
+            least, draw = (min(seconds) for seconds in zip(*times, strict=True))
             cells.append(f" {len(memory)} | {least / draw:.2f} |")
         print(f"| {name} |" + "".join(cells))
 

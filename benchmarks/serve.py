@@ -107,7 +107,7 @@ def compare_reading(running: Service, prompt: Publication, ticking: Publication,
             api = turn(running.port, sent, status, seconds=seconds, connections=CONNECTIONS)
             bare = turn(running.bare_port, request("GET", "/"), 200, seconds=seconds, connections=CONNECTIONS)
             pairs.append((api.rate, bare.rate))
-        mine, least = (statistics.median(each) for each in zip(*pairs, strict=True))
+        mine, least = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
         ratio = statistics.median(api / bare for api, bare in pairs)
         print(f"| {name} | {mine:,.0f}/s | {least:,.0f}/s | {ratio:.2f} |", flush=True)
 
@@ -140,8 +140,8 @@ def compare_waking(running: Service, publication: Publication, rounds: int) -> N
             took.setdefault((name, "bare"), []).extend(bare)
     print(f"\n| {WAITING} woken | | median | p99 |\n|---|---|---|---|")
     quantiles = {}
-    for (name, who), each in took.items():
-        quantiles[name, who] = [1e3 * float(q) for q in np.quantile(each, (0.5, 0.99))]
+    for (name, who), seconds in took.items():
+        quantiles[name, who] = [1e3 * float(q) for q in np.quantile(seconds, (0.5, 0.99))]
         print(f"| {name} | {who} | {quantiles[name, who][0]:.1f} ms | {quantiles[name, who][1]:.1f} ms |", flush=True)
     picture(
         "serve.svg",
@@ -163,7 +163,7 @@ def main() -> None:
         service(worker=True, max_key_requests=1e9) as running,
         Database(running.database_url).listen(NEW_RELEASE) as notices,
     ):
-        prompt, ticking = (Publication(running, notices, publish_delay=each) for each in (0, TICK_SECONDS))
+        prompt, ticking = (Publication(running, notices, publish_delay=delay) for delay in (0, TICK_SECONDS))
         prompt.release()
         ticking.release()
         running.await_release(ticking.name)

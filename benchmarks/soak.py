@@ -85,8 +85,8 @@ class Memory(threading.Thread):
     def around(self, part: float) -> dict[str, float]:
         """The medians of the tenth of the time that is around this part of it."""
         middle, width = part * (len(self.seen) - 1), len(self.seen) / 20
-        near = [each for at, each in enumerate(self.seen) if abs(at - middle) <= width]
-        return {name: statistics.median(each[name] for each in near) for name in PROCESSES}
+        near = [memory for at, memory in enumerate(self.seen) if abs(at - middle) <= width]
+        return {name: statistics.median(memory[name] for memory in near) for name in PROCESSES}
 
 
 def memory() -> dict[str, float]:
@@ -133,7 +133,7 @@ def main() -> None:
         idle = [Pace(running, post, 202, READS_PER_SECOND), Pace(running, get, 200, READS_PER_SECOND, 0.025)]
         together(idle, IDLE_SECONDS)
         rate = peak / 2 / CONNECTIONS
-        posts = [Pace(running, post, 202, rate, each / rate / CONNECTIONS) for each in range(CONNECTIONS)]
+        posts = [Pace(running, post, 202, rate, number / rate / CONNECTIONS) for number in range(CONNECTIONS)]
         gets = Pace(running, get, 200, READS_PER_SECOND)
         looking = Memory()
         looking.start()
@@ -144,7 +144,7 @@ def main() -> None:
         looking.join()
         lag = running.metric("perennial_lag_seconds")
         releases = running.metric("perennial_release_version")
-    loaded = [each for pace in posts for each in pace.took]
+    loaded = [seconds for pace in posts for seconds in pace.took]
     print(f"Peak {peak:,.0f} batches/s; {seconds:g} s at {len(loaded) / seconds:,.0f}/s: ", end="")
     print(
         f"{RECORDS * len(loaded):,} records, {releases:.0f} models. At the end the oldest batch without numbers ",

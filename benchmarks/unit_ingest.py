@@ -40,7 +40,7 @@ def bodies(records: int, first: int, units: int) -> list[bytes]:
     whose = random.permutation(units)[:records] if units >= records else random.integers(0, units, records)
     x = random.standard_normal((BATCH, FEATURES), dtype=np.float32)
     y = (x[:, 0] > 0).astype(np.int32)
-    ids = np.array([f"person-{first + each}" for each in whose], dtype=object)
+    ids = np.array([f"person-{first + person}" for person in whose], dtype=object)
     blocks = (Block(x=x, y=y, unit=ids[start : start + BATCH]) for start in range(0, records, BATCH))
     return [encode(block)[1] for block in blocks]
 
@@ -129,8 +129,8 @@ def measured(running: Service, name: str, stream: str, sent: list[bytes]) -> Non
     before = taken()
     seconds = numbered(running, stream, sent)
     after, millions = taken(), len(sent) * BATCH / 1e6
-    cells = [f"{(after[each][0] - before[each][0]) / millions:.1f}" for each in PROCESSES]
-    grown = [f"{(after[each][1] - before[each][1]) / 2**20:.0f}" for each in PROCESSES]
+    cells = [f"{(after[process][0] - before[process][0]) / millions:.1f}" for process in PROCESSES]
+    grown = [f"{(after[process][1] - before[process][1]) / 2**20:.0f}" for process in PROCESSES]
     print(f"| {name} | {len(sent) * BATCH / seconds:,.0f} | {' | '.join(cells)} | {' / '.join(grown)} |", flush=True)
 
 
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--known", type=int, default=10**7)
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
-    print(f"| records | a second | {' | '.join(f'{each}, s' for each in PROCESSES)} | MiB more |")
+    print(f"| records | a second | {' | '.join(f'{process}, s' for process in PROCESSES)} | MiB more |")
     print("|---|---|---|---|---|---|---|", flush=True)
     with service(worker=True, max_backlog_batches=10**9, max_backlog_bytes=10**12, max_key_requests=1e9) as running:
         stream = made(running)

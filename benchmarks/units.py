@@ -51,8 +51,8 @@ class People:
     @property
     def bounds(self) -> list[UnitBound]:
         """The bounds to compare: m with s = 1, and some of them with records so far apart."""
-        apart = [UnitBound(max_records=each, min_separation=self.apart) for each in self.most[2:5]]
-        return [*(UnitBound(max_records=each) for each in self.most), *apart]
+        apart = [UnitBound(max_records=most, min_separation=self.apart) for most in self.most[2:5]]
+        return [*(UnitBound(max_records=most) for most in self.most), *apart]
 
     def schema(self) -> dict[str, Any]:
         """Return the stream, without units."""
@@ -161,7 +161,10 @@ def _all(people: People, start: int, end: int) -> Records:
 def _noise(people: People, schema: dict[str, Any], mechanism: dict[str, Any]) -> float:
     """Return how many times the noise for a record alone it is."""
     configuration = {"mechanism": mechanism, "learner": {"kind": "noisy_gradient_descent"}, "privacy": PRIVACY}
-    both = [publication(each, configuration).plan()["fits"][0]["noise"]["scale"] for each in (schema, people.schema())]
+    both = [
+        publication(described, configuration).plan()["fits"][0]["noise"]["scale"]
+        for described in (schema, people.schema())
+    ]
     return float(both[0] / both[1])
 
 

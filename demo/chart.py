@@ -34,7 +34,7 @@ def figure(rows: Sequence[Row], judged: Sequence[evaluation.Figure] = ()) -> Fig
     for column, name in enumerate(names):
         mine = [row for row in rows if row.publication == name]
         _accuracy(axes[0][column], mine)
-        _judged(axes[0][column], [each for each in judged if each.publication == name])
+        _judged(axes[0][column], [publication for publication in judged if publication.publication == name])
         _spent(axes[1][column], mine)
         axes[0][column].set_title(_TITLES.get(name, name))
     axes[0][0].set_ylabel("accuracy on held-out days,\nthe two years after each release")
@@ -81,9 +81,12 @@ def _accuracy(axes: Axes, rows: Sequence[Row]) -> None:
 def _judged(axes: Axes, figures: Sequence[evaluation.Figure]) -> None:
     if figures:
         axes.errorbar(
-            [sum(each.years) / 2 for each in figures],
-            [each.accuracy for each in figures],
-            yerr=[[each.accuracy - each.low for each in figures], [each.high - each.accuracy for each in figures]],
+            [sum(figure.years) / 2 for figure in figures],
+            [figure.accuracy for figure in figures],
+            yerr=[
+                [figure.accuracy - figure.low for figure in figures],
+                [figure.high - figure.accuracy for figure in figures],
+            ],
             color=_PURPLE,
             linestyle="none",
             marker="D",

@@ -102,13 +102,13 @@ class Screen:
             table.add_column(heading)
         for heading in ("the service", "95 % interval", "public"):
             table.add_column(heading, justify="right")
-        for each in figures:
-            years = f"{each.years[0]:.0f}–{each.years[1]:.0f}"
-            says = f"{each.accuracy:.0%}", f"{each.low:.0%}–{each.high:.0%}", f"{each.public:.0%}"
-            table.add_row(each.publication, str(each.version), years, *says)
+        for figure in figures:
+            years = f"{figure.years[0]:.0f}–{figure.years[1]:.0f}"
+            says = f"{figure.accuracy:.0%}", f"{figure.low:.0%}–{figure.high:.0%}", f"{figure.public:.0%}"
+            table.add_row(figure.publication, str(figure.version), years, *says)
         self._console.print()
         self._console.print(table)
-        inside = sum(each.low <= each.public <= each.high for each in figures)
+        inside = sum(figure.low <= figure.public <= figure.high for figure in figures)
         self._console.print(
             f"The service counts days that no model reads, one in {EVERY}, with noise: ε = 1 for each of them. "
             f"{inside} of its {len(figures)} intervals hold the accuracy on public test days of the same years."

@@ -173,13 +173,13 @@ def copy_segments(
 
     settings = _settings()
     try:
-        places = [segment_place(each) for each in (source, target)]
+        places = [segment_place(url) for url in (source, target)]
     except ValueError as error:
         _fail(str(error))
     if isinstance(places[0], Path) and not places[0].is_dir():
         _fail(f"there is no folder {source}")
     try:
-        files = [open_place(each, settings.segment_copies, most_bytes=settings.max_copy_bytes) for each in places]
+        files = [open_place(place, settings.segment_copies, most_bytes=settings.max_copy_bytes) for place in places]
         files[1].probe()
         copied = copy(*files)
     except (PlaceTaken, StoreUnsuitable) as error:
@@ -355,7 +355,7 @@ def _settings(*, servers: bool = False, database: bool = False) -> "Settings":
     try:
         settings = Settings()
     except ValidationError as error:
-        _fail("\n".join(f"PERENNIAL_{str(each['loc'][0]).upper()}: {each['msg']}" for each in error.errors()))
+        _fail("\n".join(f"PERENNIAL_{str(problem['loc'][0]).upper()}: {problem['msg']}" for problem in error.errors()))
     for wanted, name in ((database, "database_url"), (servers, "redis_url")):
         if wanted and getattr(settings, name) is None:
             _fail(f"set PERENNIAL_{name.upper()}, or run `perennial up`, which brings its own servers")

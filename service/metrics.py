@@ -146,8 +146,8 @@ def timed_publications() -> set[tuple[str, str]]:
 def forget_publications(ended: Iterable[tuple[str, str]]) -> None:
     """Drop this worker's metrics of these publications: those that ended would be told for as long as it lives."""
     for publication, stream in ended:
-        for each in _BY_PUBLICATION:
-            each.remove(publication, stream)
+        for gauge in _BY_PUBLICATION:
+            gauge.remove(publication, stream)
 
 
 class State(Collector):
@@ -199,24 +199,24 @@ class State(Collector):
         numbered = CounterMetricFamily(
             "perennial_numbered_records", "Records that have their number", labels=["stream"]
         )
-        for each in totals:
-            numbered.add_metric([each.stream.name], each.stream.records)
+        for total in totals:
+            numbered.add_metric([total.stream.name], total.stream.records)
         yield numbered
-        halted = [([each.stream.name], each.stream.halted is not None) for each in totals]
+        halted = [([total.stream.name], total.stream.halted is not None) for total in totals]
         yield _gauge(
             "perennial_stream_halted", "1: nothing more is numbered, an operator must look", ["stream"], halted
         )
-        distrusted = [([each.stream.name], each.stream.distrusted is not None) for each in totals]
+        distrusted = [([total.stream.name], total.stream.distrusted is not None) for total in totals]
         yield _gauge(
             "perennial_ledger_distrusted", "1: the ledger does not verify, nothing is published", ["stream"], distrusted
         )
-        lost = [([each.stream.name], lost_commits(each.stream.distrusted)) for each in totals]
+        lost = [([total.stream.name], lost_commits(total.stream.distrusted)) for total in totals]
         yield _gauge("perennial_commits_lost", "1: PostgreSQL lacks commits that were published", ["stream"], lost)
-        dead = [([each.stream.name], each.dead_letters) for each in totals]
+        dead = [([total.stream.name], total.dead_letters) for total in totals]
         yield _gauge(
             "perennial_dead_letters", "Entries of the log that could not be numbered, until dropped", ["stream"], dead
         )
-        sums = [(each.stream.name, each.sums) for each in totals]
+        sums = [(total.stream.name, total.sums) for total in totals]
         for name, what in (
             ("budget", "The most that all publications together may cost any one record, for ever"),
             ("reserved", "The most that publications, running or ended, reserve on any record"),
@@ -225,7 +225,7 @@ class State(Collector):
             for part in ("epsilon", "delta", "rho"):
                 values = [([stream], shown[name][part]) for stream, shown in sums if part in shown[name]]
                 yield _gauge(f"perennial_{name}_{part}", f"{what}: {part}", ["stream"], values)
-        declassified = [([each.stream.name], each.declassified) for each in totals]
+        declassified = [([total.stream.name], total.declassified) for total in totals]
         yield _gauge(
             "perennial_declassified_records",
             "Records that are no longer protected, since they expired: what they lose is not in spent",
@@ -233,10 +233,12 @@ class State(Collector):
             declassified,
         )
         primaries = self._log.primaries
-        placed = [([each.stream.name], primaries[each.stream.log]) for each in totals if each.stream.log in primaries]
+        placed = [
+            ([total.stream.name], primaries[total.stream.log]) for total in totals if total.stream.log in primaries
+        ]
         yield _gauge("perennial_stream_primary", "Number of the primary that holds its log", ["stream"], placed)
         backlogs = self._log.backlogs
-        waiting = [([each.stream.name], backlog) for each in totals if (backlog := backlogs.get(each.stream.log))]
+        waiting = [([total.stream.name], backlog) for total in totals if (backlog := backlogs.get(total.stream.log))]
         for name, what in (
             ("backlog_batches", "Batches on disk in the log that have no numbers yet"),
             ("backlog_bytes", "Their size"),
@@ -249,10 +251,10 @@ class State(Collector):
     def _publications(overview: Overview) -> Iterator[Metric]:
         """Yield metrics of publications; for those that ended only whether they halted: there are ever more of them."""
         labels = ["publication", "stream"]
-        running = [each for each in overview.publications if each.running]
-        released = [each for each in running if each.latest is not None]
-        fitting = [each for each in running if each.fitting_seconds is not None]
-        waiting = [each for each in running if each.waiting_seconds is not None]
+        running = [publication for publication in overview.publications if publication.running]
+        released = [publication for publication in running if publication.latest is not None]
+        fitting = [publication for publication in running if publication.fitting_seconds is not None]
+        waiting = [publication for publication in running if publication.waiting_seconds is not None]
         for name, attribute, what, of_which in (
             ("publication_running", "running", "1: it goes on publishing", overview.publications),
             ("publication_halted", "halted", "1: it publishes nothing more, and says why", overview.publications),
@@ -273,7 +275,9 @@ class State(Collector):
             ("release_version", "latest", "Version of the latest model, while it runs", released),
             ("release_age_seconds", "age_seconds", "Age of the latest model, while it runs", released),
         ):
-            values = [([each.name, each.stream], getattr(each, attribute)) for each in of_which]
+            values = [
+                ([publication.name, publication.stream], getattr(publication, attribute)) for publication in of_which
+            ]
             yield _gauge(f"perennial_{name}", what, labels, values)
 
     @staticmethod
@@ -289,9 +293,9 @@ class State(Collector):
             ("worse", "1: the newest version is worse than the version before it"),
         ):
             values = [
-                ([each.publication, each.evaluation, each.stream], value)
-                for each in judged
-                if (value := getattr(each, name)) is not None
+                ([publication.publication, publication.evaluation, publication.stream], value)
+                for publication in judged
+                if (value := getattr(publication, name)) is not None
             ]
             yield _gauge(f"perennial_evaluation_{name}", what, ["publication", "evaluation", "stream"], values)
 
@@ -305,7 +309,7 @@ def _gauge(name: str, what: str, labels: list[str], values: Iterable[tuple[list[
 
 def exposition(*registries: Collector) -> bytes:
     """As Prometheus reads it."""
-    return b"".join(generate_latest(each) for each in registries)
+    return b"".join(generate_latest(registry) for registry in registries)
 
 
 class _Tell(socketserver.BaseRequestHandler):

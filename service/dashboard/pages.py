@@ -99,7 +99,7 @@ async def asset(digest: str, name: str, request: Request) -> Response:
 
 def _takes_gzip(accepted: str) -> bool:
     """Return whether an Accept-Encoding header takes gzip (RFC 9110, 12.5.3)."""
-    codings = (each.lower().partition(";") for each in accepted.split(","))
+    codings = (coding.lower().partition(";") for coding in accepted.split(","))
     taken = {name.strip(): re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight) is None for name, _, weight in codings}
     return taken.get("gzip", taken.get("*", False))
 

@@ -159,7 +159,7 @@ def _arrow_texts(ids: Array) -> Any:
     """Return an Arrow array of ids as texts, without pandas; a number is the unit of its digits."""
     import pyarrow as pa
 
-    encoded = [str(each).encode() for each in ids.tolist()]
+    encoded = [str(unit).encode() for unit in ids.tolist()]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
 
@@ -175,5 +175,5 @@ def _digest(block: Block) -> str:
     if block.y is not None:
         made.update(np.ascontiguousarray(block.y, dtype=np.float64).data)
     if block.unit is not None:
-        made.update(json.dumps([str(each) for each in block.unit.tolist()]).encode())
+        made.update(json.dumps([str(unit) for unit in block.unit.tolist()]).encode())
     return made.hexdigest()

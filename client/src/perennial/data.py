@@ -194,7 +194,7 @@ def _of_rows(rows: Any, choice: Choice) -> Block:
 def _columns(data: Any) -> dict[str, Any] | None:
     """Return the columns of a frame, a table or a mapping by name; None of anything else."""
     if isinstance(data, Mapping):
-        return dict(data) if data and all(depth(each) for each in data.values()) else None
+        return dict(data) if data and all(depth(value) for value in data.values()) else None
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
         names = list(data.columns)
         if len(set(names)) < len(names):
@@ -209,7 +209,7 @@ def _columns(data: Any) -> dict[str, Any] | None:
 
 def _from_columns(columns: dict[str, Any], choice: Choice) -> Block:
     label, unit = choice.label, choice.unit
-    _check_there([each for each in (label, unit) if each is not None], columns)
+    _check_there([name for name in (label, unit) if name is not None], columns)
     names = choice.chosen(columns)
     _check_there(names, columns)
     place = f"Column {label!r}"
@@ -218,7 +218,7 @@ def _from_columns(columns: dict[str, Any], choice: Choice) -> Block:
     if not names:
         return Block(x=None, y=y, unit=ids)
     values = [_column(columns[name], f"Column {name!r}") for name in names]
-    by_kind = {each.dtype.kind == "O": (name, each) for name, each in zip(names, values, strict=True)}
+    by_kind = {column.dtype.kind == "O": (name, column) for name, column in zip(names, values, strict=True)}
     if len(by_kind) > 1:
         raise texts_beside_numbers(*by_kind[True], by_kind[False][0])
     x = values[0] if len(values) == 1 and values[0].ndim == 2 else _beside(values, names)
@@ -245,11 +245,11 @@ def _check_there(names: list[str], columns: dict[str, Any]) -> None:
 
 
 def _beside(values: list[Array], names: list[str]) -> Array:
-    for name, each in zip(names, values, strict=True):
-        if each.ndim != 1:
+    for name, column in zip(names, values, strict=True):
+        if column.ndim != 1:
             raise InvalidData(f"Column {name!r} holds lists; only a single column of features may.")
-        if len(each) != len(values[0]):
-            raise InvalidData(f"Column {names[0]!r} has {len(values[0])} rows, and column {name!r} has {len(each)}.")
+        if len(column) != len(values[0]):
+            raise InvalidData(f"Column {names[0]!r} has {len(values[0])} rows, and column {name!r} has {len(column)}.")
     return np.column_stack(values)
 
 
@@ -300,7 +300,7 @@ def _as_array(values: Any, place: str) -> Array:
         array = np.asarray(plain, dtype=object)
     except ValueError:
         raise InvalidData(f"{place}: rows have different lengths.") from None
-    if not all(isinstance(each, str) for each in array.flat):
+    if not all(isinstance(value, str) for value in array.flat):
         raise InvalidData(f"{place}: {_MIXED}")
     return array
 
@@ -312,7 +312,7 @@ def _checked(array: Array, place: str) -> Array:
     if array.dtype.kind in "UT":
         return array.astype(object)
     if array.dtype.kind == "O":
-        if array.size and all(isinstance(each, str) for each in array.flat):
+        if array.size and all(isinstance(value, str) for value in array.flat):
             return array
         try:
             array = array.astype(np.float64)
@@ -329,12 +329,12 @@ def _checked(array: Array, place: str) -> Array:
 
 def _unfit(values: Array, place: str) -> InvalidData:
     """Return what is wrong with values that are neither numbers nor texts."""
-    for row, each in enumerate(values):
-        if any(is_missing(value) or _overflows(value) for value in (each.flat if values.ndim > 1 else (each,))):
+    for row, cell in enumerate(values):
+        if any(is_missing(value) or _overflows(value) for value in (cell.flat if values.ndim > 1 else (cell,))):
             return InvalidRow(place, row)
-    if any(isinstance(each, str) for each in values.flat):
+    if any(isinstance(value, str) for value in values.flat):
         return InvalidData(f"{place}: {_MIXED}")
-    kind = next((type(each).__name__ for each in values.flat if not isinstance(each, Real)), "unknown")
+    kind = next((type(value).__name__ for value in values.flat if not isinstance(value, Real)), "unknown")
     return InvalidData(f"{place}: values of type {kind} are neither numbers nor texts.")
 
 
@@ -399,7 +399,7 @@ def _own(x: Any) -> Any:
 def _gathered(rows: list[Row], names: Names) -> Block:
     columns = [list(column) for column in zip(*rows, strict=True)]
     for column in columns:
-        if 0 < sum(each is None for each in column) < len(column):
+        if 0 < sum(value is None for value in column) < len(column):
             raise InvalidData(_OTHERS_HAVE_NONE)
     x, y, unit = (None if column[0] is None else column for column in columns)
     return Block(

@@ -73,7 +73,7 @@ class PrivateClassifier(ClassifierMixin, _Frozen):  # type: ignore[misc] # sciki
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Return the share of records that are predicted right. y: classes 0, 1, …, or their names."""
         classes = np.asarray(y)
-        if self.model.class_names and any(isinstance(each, str) for each in classes.flat):
+        if self.model.class_names and any(isinstance(name, str) for name in classes.flat):
             classes = self.model.names.numbers(classes.ravel(), "y")
         return float(super().score(X, classes, sample_weight))
 

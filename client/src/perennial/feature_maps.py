@@ -76,24 +76,24 @@ class FeatureMap:
 def build(description: Mapping[str, Any] | None, features: int) -> FeatureMap:
     """Return the map that a release describes, for records of so many features."""
     steps: list[Step] = []
-    for each in _descriptions(description):
-        if each.get("kind") not in _STEPS or each.get("version") != 1:
+    for described in _descriptions(description):
+        if described.get("kind") not in _STEPS or described.get("version") != 1:
             raise Unsupported(
                 "This release has a feature map that this version of perennial-client does not know: update it."
             )
-        settings = {name: value for name, value in each.items() if name not in ("kind", "version")}
-        steps.append(_STEPS[each["kind"]](steps[-1].features if steps else features, **settings))
+        settings = {name: value for name, value in described.items() if name not in ("kind", "version")}
+        steps.append(_STEPS[described["kind"]](steps[-1].features if steps else features, **settings))
     return FeatureMap(input_features=features, steps=tuple(steps))
 
 
 def _descriptions(description: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
     if description is None:
         return
-    for each in description.get("maps", (description,)):
-        if each.get("kind") == "compose":
-            yield from _descriptions(each)
+    for described in description.get("maps", (description,)):
+        if described.get("kind") == "compose":
+            yield from _descriptions(described)
         else:
-            yield each
+            yield described
 
 
 @dataclass(frozen=True, kw_only=True)

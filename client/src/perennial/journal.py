@@ -166,7 +166,7 @@ class Journal:
         """Forget batches, by their first records, which surely are not stored."""
         self._database.executemany(
             "DELETE FROM batches WHERE append = ? AND first = ? AND entry IS NULL",
-            [(self._append, each) for each in first],
+            [(self._append, record) for record in first],
         )
 
     def withdraw_unsent(self) -> None:

@@ -19,8 +19,8 @@ def unmasked(values: Values, place: str) -> Values:
         if len(places):
             raise InvalidRow(place, int(places[0][0]))
     elif isinstance(values, list | tuple):
-        for row, each in enumerate(values):
-            if _is_masked(each) and np.ma.is_masked(each):
+        for row, value in enumerate(values):
+            if _is_masked(value) and np.ma.is_masked(value):
                 raise InvalidRow(place, row)
     return values
 

@@ -31,7 +31,7 @@ class Names:
         """Return the names in a stream's schema, or in the model of a release, as the service's JSON has them."""
         columns = described.get("columns") or ()
         return cls(
-            columns=tuple(each if isinstance(each, str) else each["name"] for each in columns),
+            columns=tuple(column if isinstance(column, str) else column["name"] for column in columns),
             classes=tuple(described.get("class_names") or ()),
         )
 
@@ -120,11 +120,13 @@ def described(columns: Any, label: str | None) -> list[Any]:
     """
     if isinstance(columns, Mapping):
         return [
-            f"{name}" if each is None else {"name": f"{name}", "range": _range(name, each)}
-            for name, each in columns.items()
+            f"{name}" if entry is None else {"name": f"{name}", "range": _range(name, entry)}
+            for name, entry in columns.items()
         ]
     names = getattr(columns, "column_names", getattr(columns, "columns", columns))
-    return [each if isinstance(each, Mapping) else str(each) for each in listed("columns", names) if each != label]
+    return [
+        column if isinstance(column, Mapping) else str(column) for column in listed("columns", names) if column != label
+    ]
 
 
 def listed(argument: str, names: Iterable[Any]) -> list[Any]:

@@ -42,7 +42,7 @@ class _Graph:
 
     def add(self, operator: str, *inputs: str | ArrayLike, **attributes: Any) -> str:
         """Add a node and return its output; inputs that are no names are constants."""
-        names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
+        names = [name if isinstance(name, str) else self.constant(name) for name in inputs]
         output = f"{operator}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, names, [output], **attributes))
         return output
@@ -226,17 +226,17 @@ def _histograms(graph: _Graph, step: OrientedGradients, images: str) -> str:
     inside = [rows * step.cell, columns * step.cell]
     across = graph.add("MatMul", images, _differences(step.width).T)
     down = graph.add("MatMul", _differences(step.height), images)
-    across, down = (graph.add("Slice", each, [0, 0], inside, [1, 2]) for each in (across, down))
+    across, down = (graph.add("Slice", matrix, [0, 0], inside, [1, 2]) for matrix in (across, down))
     squares = graph.add("Add", graph.add("Mul", across, across), graph.add("Mul", down, down))
     length = graph.add("Sqrt", squares)
     upwards = graph.add("Less", down, 0.0)
     backwards = graph.add("And", graph.add("Equal", down, 0.0), graph.add("Less", across, 0.0))
     across = graph.add("Where", graph.add("Or", upwards, backwards), graph.add("Neg", across), across)
     down = graph.add("Abs", down)
-    across, down, length = (graph.add("Unsqueeze", each, [3]) for each in (across, down, length))
+    across, down, length = (graph.add("Unsqueeze", array, [3]) for array in (across, down, length))
     within = graph.constant(np.zeros(1))  # a single bin has all
     if step.orientations > 1:
-        cosines, sines = (np.array(each) for each in zip(*step.directions(), strict=True))
+        cosines, sines = (np.array(pair) for pair in zip(*step.directions(), strict=True))
         past = graph.add("GreaterOrEqual", graph.add("Mul", down, cosines), graph.add("Mul", across, sines))
         within = graph.total(graph.cast(past, TensorProto.DOUBLE), 3, keep=True)
     own = graph.add("Equal", within, np.arange(float(step.orientations)))

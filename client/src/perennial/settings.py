@@ -52,7 +52,7 @@ def stream(
         {"kind": "regression", "bound": bound} if bound is not None else None,
         task,
     ]
-    given = [each for each in tasks if each is not None]
+    given = [task for task in tasks if task is not None]
     if len(given) != 1:
         raise InvalidArgument("give classes for a classification, bound for a regression, or another task as `task`")
     shape = {} if features is None else {"features": features}
@@ -100,7 +100,7 @@ def standardize(ranges: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
 
 def _loss(epsilon: float | None, delta: float, **settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return (ε, δ) as JSON, from numbers or as it is given whole, under one of the names in `settings`."""
-    whole = {name: each for name, each in settings.items() if each is not None}
+    whole = {name: value for name, value in settings.items() if value is not None}
     if len(whole) + (epsilon is not None) != 1 or (whole and delta):
         names = ", or ".join(settings)
         raise InvalidArgument(f"give epsilon, and delta if it is not 0; or {names} as the service's JSON has it")

@@ -121,5 +121,5 @@ def source(text: str) -> LocalFile | StoredObject:
     if not separator:
         return LocalFile(Path(text))
     if scheme not in SCHEMES:
-        raise ValueError(f"an address must begin with {', '.join(f'{each}://' for each in SCHEMES)}")
+        raise ValueError(f"an address must begin with {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
     return StoredObject(text)

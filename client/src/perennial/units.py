@@ -26,20 +26,20 @@ def ids_of(values: Any, place: str = "The units") -> Array:
     if ids.dtype.kind not in "iuUTO" and len(ids):
         raise InvalidData(f"{place}: values of type {ids.dtype} are neither texts nor whole numbers.")
     ids = ids.astype(object)
-    for row, each in enumerate(ids.tolist()):
-        known = isinstance(each, str | int | np.integer) and not isinstance(each, bool)
-        if not known or (isinstance(each, str) and not _can_be_written(each)):
+    for row, unit in enumerate(ids.tolist()):
+        known = isinstance(unit, str | int | np.integer) and not isinstance(unit, bool)
+        if not known or (isinstance(unit, str) and not _can_be_written(unit)):
             raise InvalidData(f"{place}: the id in row {row}, counted from 0, is neither a text nor a whole number.")
-        if isinstance(each, np.integer):
-            ids[row] = int(each)  # which JSON can hold
+        if isinstance(unit, np.integer):
+            ids[row] = int(unit)  # which JSON can hold
     return ids
 
 
 def _listed(values: Sequence[Any]) -> Array:
     """Return each value as it is: numpy would make texts of all where one is a text."""
     ids = np.empty(len(values), dtype=object)
-    for row, each in enumerate(values):
-        ids[row] = each
+    for row, value in enumerate(values):
+        ids[row] = value
     return ids
 
 

@@ -57,7 +57,7 @@ export function draw(element, chart) {
 
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
 /** Text for Plotly, which takes a few tags of HTML for what they are. */
-const plain = (text) => text.replace(/[&<>]/g, (each) => ENTITIES[each]);
+const plain = (text) => text.replace(/[&<>]/g, (character) => ENTITIES[character]);
 
 async function put(library, element, chart) {
   const axis = {
@@ -70,7 +70,7 @@ async function put(library, element, chart) {
   const { xaxis, yaxis, ...more } = chart.layout();
   await library.react(
     element,
-    chart.traces().map((each) => (each.name ? { ...each, name: plain(each.name) } : each)),
+    chart.traces().map((trace) => (trace.name ? { ...trace, name: plain(trace.name) } : trace)),
     {
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",

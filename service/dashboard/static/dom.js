@@ -27,7 +27,7 @@ const FOCUSED = "a, button, summary";
 export function replace(container, ...children) {
   const holder = h(container.tagName, {}, ...children);
   const before = container.querySelectorAll("details");
-  holder.querySelectorAll("details").forEach((each, index) => each.toggleAttribute("open", before[index]?.open ?? false));
+  holder.querySelectorAll("details").forEach((details, index) => details.toggleAttribute("open", before[index]?.open ?? false));
   if (holder.innerHTML === container.innerHTML) return;
   const at = container.contains(document.activeElement) ? document.activeElement : null;
   const same = at && [...container.querySelectorAll(FOCUSED)].indexOf(at);
@@ -92,9 +92,9 @@ export function when(text) {
 
 export function keepTime() {
   setInterval(() => {
-    for (const each of document.querySelectorAll("time")) {
-      const text = ago(new Date(each.dateTime));
-      if (each.textContent !== text) each.textContent = text;
+    for (const time of document.querySelectorAll("time")) {
+      const text = ago(new Date(time.dateTime));
+      if (time.textContent !== text) time.textContent = text;
     }
   }, 5000);
 }
@@ -124,7 +124,7 @@ export const toPublication = (name, stream) => h("a", { href: pageOf(name, strea
 
 /** Something that went wrong, loudly, and what to do. */
 export const notice = (kind, title, ...body) =>
-  h("div", { class: `notice ${kind}` }, h("strong", {}, title), ...body.map((each) => h("p", {}, each)));
+  h("div", { class: `notice ${kind}` }, h("strong", {}, title), ...body.map((text) => h("p", {}, text)));
 
 /** What is spent and what is reserved of a whole, as one bar. */
 export function meter(spent, reserved, whole, label) {
@@ -173,8 +173,8 @@ const MOST_ON_A_PHONE = 3;
  * On a phone the rows of a table of many columns become blocks, with the column's title before each value.
  */
 export function table(caption, columns, rows) {
-  const many = columns.filter((each) => !each.extra).length > MOST_ON_A_PHONE;
-  const kind = (index) => ["number", "extra", "wide"].filter((each) => columns[index][each]).join(" ") || null;
+  const many = columns.filter((column) => !column.extra).length > MOST_ON_A_PHONE;
+  const kind = (index) => ["number", "extra", "wide"].filter((property) => columns[index][property]).join(" ") || null;
   return h(
     "div",
     { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" },
@@ -188,7 +188,7 @@ export function table(caption, columns, rows) {
         h(
           "tr",
           {},
-          columns.map((each, index) => h("th", { scope: "col", class: kind(index) }, each.title)),
+          columns.map((column, index) => h("th", { scope: "col", class: kind(index) }, column.title)),
         ),
       ),
       h(

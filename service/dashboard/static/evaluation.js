@@ -58,32 +58,32 @@ function trend({ drift, worse }) {
 const blocksOf = (releases, name) =>
   releases
     .map(({ fit, version, evaluation }) => ({ ...evaluation[name], end: fit.end, release: version }))
-    .filter((each) => each.version !== null);
+    .filter((block) => block.version !== null);
 
 const changed = (blocks) => blocks.map(({ version }, index) => index > 0 && version !== blocks[index - 1].version);
 
 /** Lines of one publication: its band, if it has room, and its figures; a diamond marks the first block of a version. */
 function traces(name, blocks, { hue, fill }) {
   const { key, title, text, between } = kind(blocks[0]);
-  const at = blocks.map((each) => each.end);
+  const at = blocks.map((block) => block.end);
   const edge = { mode: "lines", line: { width: 0, shape: "linear" }, hoverinfo: "skip" };
   const news = changed(blocks);
   const band = [
-    line(at, blocks.map((each) => each.low), edge),
-    line(at, blocks.map((each) => each.high), { ...edge, fill: "tonexty", fillcolor: fill }),
+    line(at, blocks.map((block) => block.low), edge),
+    line(at, blocks.map((block) => block.high), { ...edge, fill: "tonexty", fillcolor: fill }),
   ];
-  const figures = line(at, blocks.map((each) => each[key]), {
+  const figures = line(at, blocks.map((block) => block[key]), {
     name,
     mode: "lines+markers",
     line: { color: hue, shape: "linear" },
     marker: {
-      size: news.map((each) => (each ? 10 : 6)),
-      symbol: news.map((each) => (each ? "diamond" : "circle")),
+      size: news.map((isNew) => (isNew ? 10 : 6)),
+      symbol: news.map((isNew) => (isNew ? "diamond" : "circle")),
       color: hue,
       opacity: 1,
       line: { width: 0 },
     },
-    text: blocks.map((each) => `${text(each[key])}, ${between(each.low, each.high)}, version ${count(each.version)}`),
+    text: blocks.map((block) => `${text(block[key])}, ${between(block.low, block.high)}, version ${count(block.version)}`),
     hovertemplate: `${title} %{text}<extra>%{fullData.name}</extra>`,
   });
   return [...(fill ? band : []), figures];
@@ -93,7 +93,7 @@ const baseline = (blocks) =>
   blocks[0].baseline === undefined
     ? []
     : [
-        line(blocks.map((each) => each.end), blocks.map((each) => each.baseline), {
+        line(blocks.map((block) => block.end), blocks.map((block) => block.baseline), {
           name: "commonest class",
           line: { color: colour("muted"), dash: "dash", width: 1.5, shape: "linear" },
           hovertemplate: "commonest class %{y:.0%}<extra></extra>",
@@ -178,12 +178,12 @@ function confusion(counts, classes) {
  * the name of any means a publication of another stream.
  */
 async function comparable(evaluation, stream, newest) {
-  const known = Object.keys(newest).filter((each) => newest[each].version !== null);
+  const known = Object.keys(newest).filter((name) => newest[name].version !== null);
   if (known.length > MOST_COMPARED) return newest;
-  const publications = await Promise.all(known.map((each) => get(`/v1/publications/${each}`)));
-  const told = publications.map((each) => (each.stream === stream ? each.evaluation : null));
-  if (told.some((each) => each?.publication !== evaluation || telling(each) === each)) return newest;
-  return { ...newest, ...Object.fromEntries(known.map((each, number) => [each, { ...newest[each], ...told[number].recent }])) };
+  const publications = await Promise.all(known.map((name) => get(`/v1/publications/${name}`)));
+  const told = publications.map((publication) => (publication.stream === stream ? publication.evaluation : null));
+  if (told.some((recent) => recent?.publication !== evaluation || telling(recent) === recent)) return newest;
+  return { ...newest, ...Object.fromEntries(known.map((name, index) => [name, { ...newest[name], ...told[index].recent }])) };
 }
 
 /** Which publication is the best: by what the blocks say of each pair, else by both intervals. */
@@ -199,7 +199,7 @@ export function comparison(figures) {
   const apart = (other) => (sign > 0 ? first.low > other.high : first.high < other.low);
   const beaten = others.filter(([name, other]) => apart(other) || first.better_than?.[name].low > 0);
   if (beaten.length === others.length) return `${best} is the best, with ${figure}${ahead(first, others[0])}.`;
-  const open = others.filter((each) => !beaten.includes(each)).map(([name]) => name);
+  const open = others.filter((other) => !beaten.includes(other)).map(([name]) => name);
   return `${best} leads with ${figure}, but is not shown to be better than ${open.join(", ")}.`;
 }
 
@@ -227,21 +227,21 @@ export async function compared({ name, stream, mechanism }) {
   $("compared").hidden = !found?.length;
   if ($("compared").hidden) return;
   const { evaluation: newest } = await get(`/v1/publications/${name}/releases/${found[0].version}`);
-  const names = mechanism.of.filter((each) => newest[each]);
-  const hue = (each) => HUES[names.indexOf(each) % HUES.length];
+  const names = mechanism.of.filter((name) => newest[name]);
+  const hue = (publication) => HUES[names.indexOf(publication) % HUES.length];
   const { title, key, text, between } = kind(newest[names[0]]);
   const figures = await comparable(name, stream, newest);
-  const row = (each) => {
-    const { version, low, high, [key]: value } = figures[each];
+  const row = (publication) => {
+    const { version, low, high, [key]: value } = figures[publication];
     const none = version === null;
-    return [[swatch(hue(each)), toPublication(each, stream)], none ? "none yet" : count(version), none ? "–" : text(value), none ? "–" : between(low, high)];
+    return [[swatch(hue(publication)), toPublication(publication, stream)], none ? "none yet" : count(version), none ? "–" : text(value), none ? "–" : between(low, high)];
   };
-  const caption = names.some((each) => figures[each].blocks > 1)
+  const caption = names.some((name) => figures[name].blocks > 1)
     ? "Publications, by their newest blocks together"
     : "Publications in the newest block";
   replace($("compared-said"), comparison(figures));
   replace($("compared-table"), table(caption, COLUMNS(title), names.map(row)));
-  const lines = names.map((each) => [each, blocksOf(found.toReversed(), each)]).filter(([, blocks]) => blocks.length);
+  const lines = names.map((name) => [name, blocksOf(found.toReversed(), name)]).filter(([, blocks]) => blocks.length);
   $("compared-chart").hidden = lines.length === 0;
   if (lines.length === 0) return;
   const longest = lines.map(([, blocks]) => blocks).reduce((a, b) => (b.length > a.length ? b : a));
@@ -249,8 +249,8 @@ export async function compared({ name, stream, mechanism }) {
   await draw($("compared-chart"), {
     said: `${title} of ${names.join(", ")} by records. ${comparison(figures)}`,
     traces: () => [
-      ...lines.flatMap(([each, blocks]) =>
-        traces(each, blocks, { hue: hue(each), fill: lines.length <= MOST_BANDS && `${hue(each)}2b` }),
+      ...lines.flatMap(([name, blocks]) =>
+        traces(name, blocks, { hue: hue(name), fill: lines.length <= MOST_BANDS && `${hue(name)}2b` }),
       ),
       ...baseline(longest),
     ],

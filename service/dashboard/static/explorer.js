@@ -29,7 +29,7 @@ function settingsOf({ mechanism: { kind, ...settings }, sizes, learner, delta },
 let datasets = { samples: [], items: [], offers: [] };
 const shapes = { weather: { records: 18159, features: 8, classes: 2 }, fashion: { records: 2000, features: 784, classes: 10 } };
 /** The chosen data set, if somebody uploaded it. */
-const mine = () => datasets.items.find((each) => String(each.id) === $("dataset").value);
+const mine = () => datasets.items.find((dataset) => String(dataset.id) === $("dataset").value);
 const chosen = () => mine() ?? shapes[$("dataset").value];
 
 let [looks, newest] = [0, 0];
@@ -52,14 +52,14 @@ async function data(selected) {
 /** What goes with the data set that was chosen. */
 function suit() {
   const { records, features, classes } = chosen();
-  const about = datasets.samples.find((each) => each.name === $("dataset").value)?.about ?? "";
+  const about = datasets.samples.find((sample) => sample.name === $("dataset").value)?.about ?? "";
   $("dataset-said").textContent = `${about} ${counted(records, "record")}, ${counted(features, "feature")}, ${classes} classes`.trim();
   $("delete").hidden = mine() === undefined;
   const [map, bound] = SUITED[$("dataset").value] ?? ["none", 1];
   $("map").value = map;
   $("bound").value = bound;
   fill();
-  for (const each of $("lines").children) each.suit();
+  for (const line of $("lines").children) line.suit();
 }
 
 /** How many records a release suit the chosen data set. */
@@ -89,7 +89,7 @@ function another(kind) {
     h("div", { class: "fields" }, field("kind", "Mechanism", pick), field("size", "Records a release", batch), field("name", "Name", name), h("div", {}, remove)),
     h("details", {}, h("summary", {}, "All its settings, as JSON"), h("label", { class: "unseen", for: `json-${number}` }, `Settings of line ${number} as JSON`), json));
   let own = false; // what somebody wrote stays as they wrote it
-  for (const each of [batch, name, json]) each.addEventListener("input", () => (own = true));
+  for (const input of [batch, name, json]) input.addEventListener("input", () => (own = true));
   element.suit = () => {
     if (own) return;
     batch.value = suitable();
@@ -104,7 +104,7 @@ function another(kind) {
 function enough() {
   const there = $("lines").children.length;
   $("more").disabled = there >= 6;
-  for (const each of $("lines").querySelectorAll("button")) each.disabled = there < 2;
+  for (const button of $("lines").querySelectorAll("button")) button.disabled = there < 2;
 }
 
 function parsed(area, what) {
@@ -125,7 +125,7 @@ async function compare() {
     dataset: mine()?.id ?? $("dataset").value,
     feature_map: $("map-json").value.trim() ? parsed($("map-json"), "the feature map") : null,
     norm_bound: Number($("bound").value),
-    lines: [...$("lines").children].map((each) => each.asked()),
+    lines: [...$("lines").children].map((line) => line.asked()),
     epsilons: $("epsilons").value.split(/[\s,;]+/).filter(Boolean).map(Number),
     runs: Number($("runs").value),
   };
@@ -170,13 +170,13 @@ let shown = { found: [], comparison: { lines: [] } };
 
 /** The runs of each line at each ε, together. */
 function groups({ found }) {
-  const by = Map.groupBy(found.filter((each) => each.scores), ({ line: number, epsilon }) => `${number} ${epsilon}`);
+  const by = Map.groupBy(found.filter((run) => run.scores), ({ line: number, epsilon }) => `${number} ${epsilon}`);
   return [...by.values()].sort(([a], [b]) => a.line - b.line || (b.epsilon ?? Infinity) - (a.epsilon ?? Infinity));
 }
 
 /** What kept lines from going on, each with all ε at which it did. */
 function problems({ found, comparison }) {
-  const by = Map.groupBy(found.filter((each) => each.problem), ({ line: number, problem }) => `${number} ${problem}`);
+  const by = Map.groupBy(found.filter((run) => run.problem), ({ line: number, problem }) => `${number} ${problem}`);
   return [...by.values()].map((runs) => {
     const epsilons = [...new Set(runs.map((run) => promise(run.epsilon)))].join(", ");
     return `${comparison.lines[runs[0].line].name}, ${epsilons}: ${runs[0].problem}`;
@@ -186,7 +186,7 @@ function problems({ found, comparison }) {
 async function look() {
   const before = (await get(`${at}/explorations?limit=20`)).items;
   replace($("before"), before.length ? table("Comparisons, newest first", [{ title: "Number" }, { title: "Lines", wide: true }, { title: "State" }, { title: "Asked", extra: true }],
-    before.map((each) => [h("a", { href: `#${each.id}` }, count(each.id)), each.comparison.lines.map((one) => one.name).join(" · "), pill(each.state), when(each.created_at)]))
+    before.map(({ id, comparison, state, created_at }) => [h("a", { href: `#${id}` }, count(id)), comparison.lines.map((line) => line.name).join(" · "), pill(state), when(created_at)]))
     : h("p", { class: "muted" }, "None yet. What you compare stays here; the last fifty are kept."));
   const wanted = Number(location.hash.slice(1));
   $("result").hidden ||= wanted !== shown.id; // its buttons are about what is known of it
@@ -195,7 +195,7 @@ async function look() {
   if (!wanted) return;
   const { state, reason, done, cells, progress, comparison } = shown;
   const going = state === "waiting" || state === "running";
-  const named = datasets.items.find((each) => each.id === comparison.dataset)?.name ?? comparison.dataset;
+  const named = datasets.items.find((dataset) => dataset.id === comparison.dataset)?.name ?? comparison.dataset;
   $("result-title").textContent = `Comparison ${count(wanted)} on ${named}`;
   replace($("state"), pill(state));
   $("progress").textContent = `${done} of ${counted(cells, "run")}${going ? `, ${Math.floor(100 * progress)} %` : ""}`;
@@ -205,8 +205,8 @@ async function look() {
   const all = groups(shown);
   for (const id of ["csv", "json", "png"]) $(id).disabled = all.length === 0;
   replace($("scores"), table("Scores of the last release, medians of the runs",
-    [{ title: "Line", wide: true }, { title: "Privacy" }, { title: "Runs", number: true, extra: true }, ...SCORES.map((each) => ({ title: each === "f1" || each === "mcc" ? each.toUpperCase() : each, number: true, extra: !["accuracy", "f1", "mcc"].includes(each) }))],
-    all.map((runs) => [comparison.lines[runs[0].line].name, promise(runs[0].epsilon), count(runs.length), ...SCORES.map((each) => (each === "mcc" ? median(runs.map((run) => run.scores[each])).toFixed(3) : percent(median(runs.map((run) => run.scores[each])))))])));
+    [{ title: "Line", wide: true }, { title: "Privacy" }, { title: "Runs", number: true, extra: true }, ...SCORES.map((score) => ({ title: score === "f1" || score === "mcc" ? score.toUpperCase() : score, number: true, extra: !["accuracy", "f1", "mcc"].includes(score) }))],
+    all.map((runs) => [comparison.lines[runs[0].line].name, promise(runs[0].epsilon), count(runs.length), ...SCORES.map((score) => (score === "mcc" ? median(runs.map((run) => run.scores[score])).toFixed(3) : percent(median(runs.map((run) => run.scores[score])))))])));
   if (all.length || $("curves").data) charts(all, comparison).catch(failed); // no chart of another one stays
 }
 
@@ -230,15 +230,15 @@ async function charts(all, { lines, epsilons }) {
     }),
     draw($("tradeoff"), {
       said: `Accuracy of the last release by ε: ${best}.`,
-      traces: () => lines.flatMap((each, number) => {
+      traces: () => lines.flatMap(({ name }, number) => {
         const mine = all.filter((runs) => runs[0].line === number && runs[0].epsilon !== null).toReversed();
         const clean = all.find((runs) => runs[0].line === number && runs[0].epsilon === null);
         const span = [Math.min(...epsilons), Math.max(...epsilons)];
         const values = mine.map((runs) => runs.map((run) => run.scores.accuracy));
         const spread = { type: "data", symmetric: false, thickness: 1, width: 3, array: values.map((some, index) => Math.max(...some) - last(mine[index])), arrayminus: values.map((some, index) => last(mine[index]) - Math.min(...some)) };
         return [
-          line(mine.map((runs) => runs[0].epsilon), mine.map(last), { name: each.name, mode: "lines+markers", error_y: spread, line: { color: HUES[number], shape: "linear" }, hovertemplate: "%{y:.1%} at ε %{x}<extra>%{fullData.name}</extra>" }),
-          ...(clean ? [line(span, [last(clean), last(clean)], { name: `${each.name}, without noise`, line: { color: HUES[number], dash: "dot", width: 1.5 }, hovertemplate: "%{y:.1%}<extra>%{fullData.name}</extra>" })] : []),
+          line(mine.map((runs) => runs[0].epsilon), mine.map(last), { name, mode: "lines+markers", error_y: spread, line: { color: HUES[number], shape: "linear" }, hovertemplate: "%{y:.1%} at ε %{x}<extra>%{fullData.name}</extra>" }),
+          ...(clean ? [line(span, [last(clean), last(clean)], { name: `${name}, without noise`, line: { color: HUES[number], dash: "dot", width: 1.5 }, hovertemplate: "%{y:.1%}<extra>%{fullData.name}</extra>" })] : []),
         ];
       }),
       layout: () => ({ xaxis: { type: "log", title: { text: "ε: more privacy to the left", standoff: 4 }, tickvals: epsilons, ticktext: epsilons.map(String), tickfont: { color: colour("muted") } }, yaxis: axis, ...legend }),

@@ -122,8 +122,8 @@ function take({ record, x, lease_expires_at, expires_at }, now) {
   const one = { record, x, until: here(lease_expires_at), end: here(expires_at) };
   if (sending.some(same(one))) return;
   const chosen = held.find(same(one));
-  held = held.filter((each) => each !== chosen);
-  aside = aside.filter((each) => each.record !== record);
+  held = held.filter((request) => request !== chosen);
+  aside = aside.filter((request) => request.record !== record);
   if (chosen) {
     one.label = chosen.label;
     say(`${titled(one)} was not submitted in time. Here it is again; you had chosen ${classed(one.label)}.`);

@@ -53,9 +53,9 @@ async function look() {
 
 /** Few streams with all their publications; of many one line each, and only those that are searched for. */
 function draw() {
-  const of = Object.groupBy(publications, (each) => each.stream);
+  const of = Object.groupBy(publications, (publication) => publication.stream);
   const words = $("find").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = streams.filter((each) => holds(words, each, of[each.name] ?? []));
+  const found = streams.filter((stream) => holds(words, stream, of[stream.name] ?? []));
   replace(
     $("streams"),
     streams.length === 0
@@ -63,10 +63,10 @@ function draw() {
       : found.length === 0
         ? h("p", { class: "muted" }, "No stream has all these words.")
         : found.length <= FEW
-          ? found.map((each) => card(each, of[each.name] ?? []))
+          ? found.map((stream) => card(stream, of[stream.name] ?? []))
           : lines(found, of),
   );
-  const unwell = [...streams.filter(unwellStream), ...publications.filter((each) => each.state === "halted")];
+  const unwell = [...streams.filter(unwellStream), ...publications.filter((publication) => publication.state === "halted")];
   $("summary").textContent = [
     streams.length && `${$("more").hidden ? "" : "the newest "}${counted(streams.length, "stream")}`,
     streams.length && counted(publications.length, "publication"),
@@ -87,16 +87,16 @@ function holds(words, stream, publications) {
     stream.task.kind,
     stateOf(stream),
     stated(stateOf(stream)),
-    ...publications.flatMap((each) => [
-      each.name,
-      each.mechanism.kind.replaceAll("_", " "),
-      each.state,
-      toLabel(each).textContent,
+    ...publications.flatMap((publication) => [
+      publication.name,
+      publication.mechanism.kind.replaceAll("_", " "),
+      publication.state,
+      toLabel(publication).textContent,
     ]),
   ]
     .join(" ")
     .toLowerCase();
-  return words.every((each) => text.includes(each));
+  return words.every((word) => text.includes(word));
 }
 
 function lines(streams, of) {
@@ -111,7 +111,7 @@ function lines(streams, of) {
         { title: "ε used, at most", number: true },
         { title: "Publications", wide: true },
       ],
-      streams.map((each) => line(each, of[each.name] ?? [])),
+      streams.map((stream) => line(stream, of[stream.name] ?? [])),
     ),
   );
 }
@@ -131,7 +131,7 @@ function line(stream, publications) {
 /** A stream's publications in one line: all that need somebody, then the newest others, and how many more there are. */
 function several(stream, publications) {
   const urgent = publications.filter(needsSomebody);
-  const calm = publications.filter((each) => !needsSomebody(each)).slice(0, Math.max(0, FEW - urgent.length));
+  const calm = publications.filter((publication) => !needsSomebody(publication)).slice(0, Math.max(0, FEW - urgent.length));
   const more = publications.length - urgent.length - calm.length;
   return h(
     "span",
@@ -199,7 +199,7 @@ function card(stream, publications) {
       ? table(
           `Publications of ${stream.name}`,
           COLUMNS,
-          publications.map((each) => row(each, stream.records)),
+          publications.map((publication) => row(publication, stream.records)),
         )
       : h(
           "p",

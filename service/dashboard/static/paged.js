@@ -40,10 +40,10 @@ export function paged(id, { path, key, columns, row, caption, empty }, failed) {
     replace(holder, items.length ? table(caption, columns, items.map(row)) : h("p", { class: "muted" }, empty));
     holder
       .querySelectorAll("tbody tr")
-      .forEach((each, index) =>
-        each.classList.toggle("new", shown.length > 0 && turned.length === 0 && items[index][key] > newest),
+      .forEach((row, index) =>
+        row.classList.toggle("new", shown.length > 0 && turned.length === 0 && items[index][key] > newest),
       );
-    shown = items.map((each) => each[key]);
+    shown = items.map((item) => item[key]);
     newer.disabled = turned.length === 0;
     older.disabled = found.length <= ON_A_PAGE;
     buttons.hidden = newer.disabled && older.disabled;

@@ -24,9 +24,9 @@ export function explained({ plan, start, privacy, publish_delay }) {
   const { unit: terms } = guarantee; // of a stream with units
   const unit = CURRENCY[guarantee.currency];
   const one = protectedOne(terms);
-  const parts = (lifetime?.parts ?? []).map((each) => ({
-    ...each,
-    part: each[guarantee.currency] / guarantee.capacity,
+  const parts = (lifetime?.parts ?? []).map((part) => ({
+    ...part,
+    part: part[guarantee.currency] / guarantee.capacity,
   }));
   return [
     h(
@@ -69,11 +69,11 @@ export function explained({ plan, start, privacy, publish_delay }) {
           { title: `${unit} in all`, number: true },
           { title: "Part of the cap", number: true },
         ],
-        parts.map((each) => [
-          sentence(each.what),
-          each.fits === null ? "for ever" : count(each.fits),
-          amount(each[guarantee.currency]),
-          percent(each.part),
+        parts.map((part) => [
+          sentence(part.what),
+          part.fits === null ? "for ever" : count(part.fits),
+          amount(part[guarantee.currency]),
+          percent(part.part),
         ]),
       ),
     plan.fits?.length > 0 && h("h3", {}, "Fits, and when"),
@@ -88,13 +88,13 @@ export function explained({ plan, start, privacy, publish_delay }) {
           { title: "Noise scale", number: true },
           { title: "Expected length", number: true },
         ],
-        plan.fits.map((each) => [
-          sentence(each.what),
-          each.when,
-          count(each.records),
-          amount(each.charge),
-          each.noise.scale === null ? `at least ${amount(each.at_least?.scale)}` : amount(each.noise.scale),
-          amount(each.noise.expected_norm),
+        plan.fits.map((fit) => [
+          sentence(fit.what),
+          fit.when,
+          count(fit.records),
+          amount(fit.charge),
+          fit.noise.scale === null ? `at least ${amount(fit.at_least?.scale)}` : amount(fit.noise.scale),
+          amount(fit.noise.expected_norm),
         ]),
       ),
     publish_delay > 0
@@ -131,13 +131,13 @@ function shares(parts) {
     {
       class: "shares",
       role: "img",
-      "aria-label": parts.map((each) => `${percent(each.part)}: ${each.what}`).join("; "),
+      "aria-label": parts.map((part) => `${percent(part.part)}: ${part.what}`).join("; "),
     },
     parts.map(() => h("span")),
   );
-  parts.forEach((each, index) => {
-    bar.children[index].style.flexGrow = each.part;
-    bar.children[index].title = each.what;
+  parts.forEach((part, index) => {
+    bar.children[index].style.flexGrow = part.part;
+    bar.children[index].title = part.what;
   });
   return bar;
 }

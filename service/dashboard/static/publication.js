@@ -56,7 +56,7 @@ async function look() {
     get(`${at}/releases/outline`),
     releases(),
   ]);
-  const share = ledger.publications.find((each) => each.name === name);
+  const share = ledger.publications.find((publication) => publication.name === name);
   heading(publication, stream);
   tiles(publication, stream, share, outline.items);
   replace($("names"), ...named(stream, MOST_NAMES).map(([title, value]) => fact(title, value)));
@@ -158,20 +158,20 @@ async function charts({ plan, start }, { records, unit: terms }, share, outline)
   const [unit, cap] = [plan.guarantee.currency === "rho" ? "ρ" : "ε", plan.guarantee.capacity];
   $("charts").hidden = outline.length === 0;
   if (outline.length === 0) return;
-  const time = outline.map((each) => each.time);
-  const text = outline.map((each) =>
-    each.first === each.last ? `version ${count(each.last)}` : `versions ${count(each.first)} – ${count(each.last)}`,
+  const time = outline.map((point) => point.time);
+  const text = outline.map((point) =>
+    point.first === point.last ? `version ${count(point.last)}` : `versions ${count(point.first)} – ${count(point.last)}`,
   );
-  const [least, most] = ["least_noise", "most_noise"].map((which) => outline.map((each) => each[which]));
+  const [least, most] = ["least_noise", "most_noise"].map((which) => outline.map((point) => point[which]));
   const mode = outline.length > 100 ? "lines" : "lines+markers";
   let sum = 0;
   const factor = factorOf(plan.guarantee.unit);
-  const paid = outline.map((each) => (sum += factor * each.on_record));
+  const paid = outline.map((point) => (sum += factor * point.on_record));
   // Where records are charged as they arrive, releases alone don't show what the record that has used most has used.
   $("paid").parentElement.hidden = sum < 0.999 * share.spent[plan.guarantee.currency];
-  $("noise").parentElement.hidden = most.every((each) => each === null);
+  $("noise").parentElement.hidden = most.every((value) => value === null);
   const flat = { noise: Math.min(...least) === Math.max(...most), paid: new Set(paid).size === 1, seen: false };
-  $("charts").append(...["noise", "paid", "seen"].filter((each) => flat[each]).map((each) => $(each).parentElement));
+  $("charts").append(...["noise", "paid", "seen"].filter((chart) => flat[chart]).map((chart) => $(chart).parentElement));
   const x = { title: { text: "records seen", standoff: 4 } };
   const band = { mode: "lines", line: { width: 0, shape: "linear" }, hoverinfo: "skip" };
   $("noise-said").textContent = `scale, now ${amount(most.at(-1))}`;
@@ -212,7 +212,7 @@ async function charts({ plan, start }, { records, unit: terms }, share, outline)
     draw($("seen"), {
       said: `Records seen by the newest release, over time: ${count(time.at(-1))} of ${count(records)}.`,
       traces: () => [
-        line([...outline.map((each) => new Date(each.published_at)), new Date()], [...time, time.at(-1)], {
+        line([...outline.map((point) => new Date(point.published_at)), new Date()], [...time, time.at(-1)], {
           text: [...text, "now"],
           mode,
           hovertemplate: "%{y:,} records<br>%{text}<extra></extra>",
@@ -264,7 +264,7 @@ async function detail() {
             {},
             values
               .slice(0, 200)
-              .map((each) => each.toPrecision(6))
+              .map((value) => value.toPrecision(6))
               .join("\n"),
             values.length > 200 ? "\n…" : "",
           ),

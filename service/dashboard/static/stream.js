@@ -166,13 +166,13 @@ const shares = ({ publications }, one) =>
       { title: `Used, the most by any ${one}`, number: true },
       { title: "Record with the most", number: true, extra: true },
     ],
-    publications.map((each) => [
-      toPublication(each.name, name),
-      each.running ? "runs" : "ended",
-      count(each.start),
-      held(each.reserved),
-      each.reserved.rho === undefined ? loss(each.spent) : held(each.spent),
-      each.spent.record === null ? "–" : count(each.spent.record),
+    publications.map((publication) => [
+      toPublication(publication.name, name),
+      publication.running ? "runs" : "ended",
+      count(publication.start),
+      held(publication.reserved),
+      publication.reserved.rho === undefined ? loss(publication.spent) : held(publication.spent),
+      publication.spent.record === null ? "–" : count(publication.spent.record),
     ]),
   );
 
@@ -256,7 +256,7 @@ async function chart({ records, budget, declassified, unit }, { ranges, exact, r
   $("from").placeholder = 0;
   $("to").placeholder = records - 1;
   $("all").disabled = part === null;
-  const most = ranges.reduce((so, each) => Math.max(so, each.epsilon ?? 0), 0);
+  const most = ranges.reduce((largest, range) => Math.max(largest, range.epsilon ?? 0), 0);
   $("ledger-said").textContent = [
     counted(ranges.length, "range"),
     `the most ε ${amount(most)}${declassified > 0 ? " of those still protected" : ""}`,
@@ -264,10 +264,10 @@ async function chart({ records, budget, declassified, unit }, { ranges, exact, r
   ]
     .filter(Boolean)
     .join(" · ");
-  const x = ranges.flatMap((each) => [each.start, each.end]);
+  const x = ranges.flatMap((range) => [range.start, range.end]);
   const [spent, hatched] = [false, true].map((which) =>
-    ranges.flatMap((each) => {
-      const height = which ? (each.declassified ? budget.epsilon : null) : each.epsilon;
+    ranges.flatMap((range) => {
+      const height = which ? (range.declassified ? budget.epsilon : null) : range.epsilon;
       return [height, height];
     }),
   );
