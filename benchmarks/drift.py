@@ -44,7 +44,7 @@ def elec2() -> tuple[Features, Labels, int]:
 
 
 def changelog() -> tuple[Features, Labels, int]:
-    """Which part of the kernel a change is about, by its title's hashed words: seven years, 24 parts."""
+    """Return which part of the kernel a change is about, by its title's hashed words: seven years, 24 parts."""
     return *titles("linux_changelog", WHERE, 256), 350
 
 
@@ -72,7 +72,7 @@ def lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def window_without_noise(scheduled: LinearMechanism, block: int, x: Features, y: Labels) -> Iterator[Used]:
-    """The last BLOCKS blocks, fitted anew after every block, not private."""
+    """Return the last BLOCKS blocks, fitted anew after every block, not private."""
     learner = scheduled.learner
     assert isinstance(learner, OutputPerturbation)
     for time in range(BLOCKS * block, len(x), block):

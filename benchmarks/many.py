@@ -113,7 +113,7 @@ def _copy(connection: Connection, table: Table, rows: Select[Any]) -> None:
 
 
 def measure(running: Service, path: str) -> str:
-    """A line of the table: the median of a few turns."""
+    """Return a line of the table: the median of a few turns."""
     spent: dict[str, list[float]] = {}
     size = 0
     for _ in range(TURNS):

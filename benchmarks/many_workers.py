@@ -100,7 +100,7 @@ class Scene:
         self.names = [first, *_more_like(running, first, count - 1)]
 
     def number(self, query: str, *bound: object) -> float:
-        """The number that a query answers."""
+        """Return the number that a query answers."""
         row = self.database.execute(query, bound or None).fetchone()
         assert row is not None
         return float(row[0])
@@ -125,7 +125,7 @@ class Scene:
             self.database.execute("UNLISTEN *")
 
     def all_held(self, *, but: Sequence[str] = ()) -> bool:
-        """Whether each stream has a sealer that is none of these."""
+        """Return whether each stream has a sealer that is none of these."""
         return self.number(_SEALED_BY, list(but)) == len(self.names)
 
     def owners(self) -> list[str]:
@@ -235,7 +235,7 @@ def _within(began: float) -> None:
 
 
 def report(streams: int) -> Iterator[str]:
-    """The lines of the table, in Markdown."""
+    """Return the lines of the table, in Markdown."""
     one = measured(1, 1)
     many = measured(streams, 2)
     yield f"| | 1 stream, 1 worker | {streams:,} streams, 2 workers | ratio |\n|---|---|---|---|"

@@ -90,7 +90,7 @@ class Stream:
 
 
 def two_classes(name: str, batch: int) -> Stream:
-    """A stream of `drift`, so and so many records a step."""
+    """Return a stream of `drift`, so and so many records a step."""
     x, y, _ = drift.STREAMS[name]()
     return Stream(x=x, y=y, norm_bound=float(np.sqrt(x.shape[1]).round(1)), batch=batch, radius=2.0)
 
@@ -164,7 +164,7 @@ def released(mechanism: OnlineLeader, stream: Stream) -> Iterator[tuple[int, Flo
 
 
 def hindsight(mechanism: OnlineLeader, stream: Stream) -> Hindsight:
-    """The losses and the set, which are the same for all lines of a stream."""
+    """Return the losses and the set, which are the same for all lines of a stream."""
     learner = mechanism.learner
     x, y = learner.prepared(Records(x=stream.x, y=stream.y))
     assert len(y) == len(stream.y)
@@ -260,7 +260,7 @@ def table(path: Path) -> None:
 
 
 def shown(curve: Curve) -> str:
-    """The end of a curve, and its power if it has one."""
+    """Return the end of a curve, and its power if it has one."""
     power = exponent(curve)
     return f"{curve[max(curve)]:,.0f}" + ("" if power is None else f", {power:.2f}")
 

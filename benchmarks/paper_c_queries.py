@@ -58,7 +58,7 @@ def cover(data: dict[str, NDArray[Any]]) -> Counts:
 
 
 def cover_and_soil(data: dict[str, NDArray[Any]]) -> Counts:
-    """The same and the kind of soil, of 40."""
+    """Return the same and the kind of soil, of 40."""
     both: Counts = cover(data) * 40 + data["X"][:, 14:].argmax(axis=1)
     return both
 

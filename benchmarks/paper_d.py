@@ -243,7 +243,7 @@ class Counted(TaskStatistics):
 
 
 def lifelong(once: Once, line: str, epsilon: float) -> Floats:
-    """The accuracies a[l, t] of a line of ours."""
+    """Return the accuracies a[l, t] of a line of ours."""
     features, classes = once.mapped.features, once.stream.classes
     mechanism = publication(
         {"features": features, "task": {"kind": "classification", "classes": classes}},
@@ -308,7 +308,7 @@ def with_encoder(stream: Stream, line: str, epsilon: float) -> Floats:
 
 
 def network(stream: Stream, line: str, epsilon: float) -> Floats:
-    """The accuracies a[l, t] of what the paper compares with."""
+    """Return the accuracies a[l, t] of what the paper compares with."""
     random, width = np.random.default_rng(), stream.tasks[0].test_x().shape[1]
     fresh = Network.fresh(width, stream.hidden, stream.classes, random)
     learner = (
@@ -404,7 +404,7 @@ def table(path: Path) -> None:
 
 
 def middle(runs: Sequence[Floats]) -> Floats:
-    """The median curve of accuracy."""
+    """Return the median curve of accuracy."""
     return np.asarray(np.median([average_accuracy(a) for a in runs], axis=0))
 
 

@@ -72,7 +72,7 @@ def _batch(x: Floats, y: NDArray[np.int64], which: Any) -> Batch:
 
 
 def printed(features: int, records: int, epsilon: float, random: np.random.Generator) -> Printed:
-    """The paper's algorithm, which claims that ε."""
+    """Return the paper's algorithm, which claims that ε."""
     start = Parameters(
         encoder=random.normal(0, START, (features, HIDDEN)), weights=random.normal(0, START, (CLASSES, HIDDEN))
     )
@@ -80,14 +80,14 @@ def printed(features: int, records: int, epsilon: float, random: np.random.Gener
 
 
 def step(algorithm: Printed, batch: Batch, random: np.random.Generator) -> Parameters:
-    """The gradient of the first task, as what is released after it tells it."""
+    """Return the gradient of the first task, as what is released after it tells it."""
     (released,) = algorithm.learn([[batch]], algorithm.draw(random), random)
     difference = algorithm.start.plus(-1, released)
     return Parameters(encoder=difference.encoder / algorithm.rate, weights=difference.weights / algorithm.rate)
 
 
 def told_by_inputs(noisy: Floats, pair: Pair) -> int:
-    """Which data set the noisy inputs x̄ are of: by the one whose records are all as far from theirs."""
+    """Return which data set the noisy inputs x̄ are of: by the one whose records are all as far from theirs."""
     return int(np.argmin([np.ptp(noisy - pair.data(which).x, axis=0).max() for which in (0, 1)]))
 
 
@@ -103,7 +103,7 @@ def told_by_rank(gradient: Floats, encoder: Floats, pair: Pair) -> tuple[int, tu
 
 
 def read(gradient: Parameters, at: Parameters, known: Batch) -> tuple[Floats, int]:
-    """The record that isn't known, (d,), and its label, from one step at these parameters."""
+    """Return the record that isn't known, (d,), and its label, from one step at these parameters."""
     hidden, own = known.x @ at.encoder, known.y[:, None] == np.arange(CLASSES)
     rows = gradient.weights + own.T @ hidden
     others = [np.ones(CLASSES), -own.sum(axis=0), at.weights]
@@ -131,7 +131,7 @@ class Ours:
 
     @classmethod
     def promising(cls, features: int, records: int, epsilon: float) -> Ours:
-        """The publication with that promise, of rows of length 1 at most."""
+        """Return the publication with that promise, of rows of length 1 at most."""
         built = publication(
             {"features": features, "task": {"kind": "classification", "classes": CLASSES}},
             {
@@ -145,7 +145,7 @@ class Ours:
         return cls(learner=built.learner, perturbation=perturbation, records=records)
 
     def exact(self, batch: Batch) -> Floats:
-        """The statistics without noise. NOT private."""
+        """Return the statistics without noise. NOT private."""
         return self.learner.statistics(Records(x=batch.x.astype(np.float32), y=batch.y), self.records)
 
     def noisy(self, exact: Floats) -> Floats:
@@ -159,7 +159,7 @@ class Ours:
 
 
 def bound(rightly: NDArray[np.bool_], wrongly: NDArray[np.bool_], delta: float, alarm: float = ALARM) -> float:
-    """The least ε, at confidence 1 - alarm, of which (ε, δ) allows to tell so often, and wrongly so often."""
+    """Return the least ε, at confidence 1 - alarm, of which (ε, δ) allows to tell so often, and wrongly so often."""
     least = stats.beta.ppf(alarm / 2, rightly.sum(), (~rightly).sum() + 1) if rightly.any() else 0.0
     most = stats.beta.ppf(1 - alarm / 2, wrongly.sum() + 1, (~wrongly).sum()) if not wrongly.all() else 1.0
     ratios = ((least - delta) / most, (1 - most - delta) / (1 - least))
@@ -167,7 +167,7 @@ def bound(rightly: NDArray[np.bool_], wrongly: NDArray[np.bool_], delta: float, 
 
 
 def audit_printed(x: Floats, y: NDArray[np.int64], epsilon: float, records: int, runs: int) -> float:
-    """The least that L2DP-ML loses."""
+    """Return the least that L2DP-ML loses."""
     random = np.random.default_rng()
     first_chosen: list[list[bool]] = [[], []]
     for pair in islice(pairs(x, y, records, random), runs):

@@ -143,7 +143,7 @@ def _beside_passive(by_line: Runs, radius: float, than: str, error: Callable[[Fo
 
 
 def worse(orders: Orders, beside: Orders, then: Callable[[Found, float], float]) -> tuple[float, float] | None:
-    """The mean difference of the errors at the end, order by order, and the standard error of that mean.
+    """Return the mean difference of the errors at the end, order by order, and the standard error of that mean.
 
     then: of what is beside, its error to compare with, given the labels that were asked for.
     """
@@ -222,7 +222,7 @@ def plots(path: Path, folder: Path) -> None:
 
 
 def informative(epsilon: float) -> dict[str, str]:
-    """The lines of figure 7's panel of that ε_s."""
+    """Return the lines of figure 7's panel of that ε_s."""
     selecting = {f"{name}, ε_s = {epsilon:g}": f"C{number}-" for number, name in enumerate(INFORMATIVE)}
     return {
         **selecting,
@@ -250,7 +250,7 @@ def _labels_requested(orders: Sequence[Found]) -> Curve:
 
 
 def _over_labels(orders: Sequence[Found]) -> Curve:
-    """As far as all orders got."""
+    """Return as far as all orders got."""
     most = min(order.labels[-1] for order in orders)
     at = np.geomspace(min(10, most), most, 30) if most else np.zeros(0)
     return at.tolist(), [[after_labels(order, labels) for labels in at] for order in orders]

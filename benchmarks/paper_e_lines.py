@@ -77,7 +77,7 @@ def intrusions(random: np.random.Generator) -> Dataset:
 
 
 def two_classes(stream: str) -> Callable[[np.random.Generator], Dataset]:
-    """A stream of `drift`."""
+    """Return a stream of `drift`."""
     return lambda _: drift.STREAMS[stream]()[:2]
 
 
@@ -90,7 +90,7 @@ STREAMS: dict[str, Callable[[np.random.Generator], Dataset]] = {
 
 
 def ordered(stream: str, order: int) -> Order:
-    """The records of that order."""
+    """Return the records of that order."""
     random = np.random.default_rng(order)
     x, y = STREAMS[stream](random)
     mixed = random.permutation(len(y))
@@ -150,7 +150,7 @@ def learnt(mechanism: ActiveLearning, x: Features, y: Labels) -> Models:
 
 
 def passive(mechanism: ActiveLearning, epsilon: float, x: Features, y: Labels) -> Models:
-    """The updates of a mechanism, from every record, for all of ε."""
+    """Return the updates of a mechanism, from every record, for all of ε."""
     learner, size = mechanism.learner, mechanism.size
     weights = origin = np.zeros(learner.shape)
     spent = learner.perturbation(Currency.PURE, epsilon, size, origin)
@@ -175,7 +175,7 @@ def judged(mechanism: ActiveLearning, models: Models, order: Order) -> Found:
 
 
 def error(mechanism: ActiveLearning, weights: Floats, order: Order) -> float:
-    """The share of the records held out that a model gets wrong."""
+    """Return the share of the records held out that a model gets wrong."""
     labels, _ = predict(mechanism.model_description(), weights, order.test_x)
     return round(float(np.mean(labels != order.test_y)), 4)
 
@@ -195,7 +195,7 @@ def once(law: type[OutputPerturbation], order: Order, chosen: list[int], epsilon
 
 
 def always(order: Order) -> Found:
-    """The class that is the more frequent among those held out."""
+    """Return the class that is the more frequent among those held out."""
     share = float(np.mean(order.test_y))
     return Found(records=len(order.y), labels=[0], error=[round(min(share, 1 - share), 4)])
 

@@ -83,7 +83,7 @@ def by_the_mechanism(bodies: list[dict[str, Any]], count: int) -> float:
 
 
 def published(running: Service) -> str:
-    """A stream with its records counted in, and its publication."""
+    """Return a stream with its records counted in, and its publication."""
     stream = running.make("streams", {"task": TASK, "budget": PRIVACY})
     publication = running.make("publications", {"stream": stream, "mechanism": MECHANISM, "privacy": PRIVACY})
     records = np.arange(RECORDS) % CATEGORIES

@@ -22,7 +22,7 @@ Labels = NDArray[np.int64]
 
 
 def load(name: str, where: str) -> dict[str, NDArray[Any]]:
-    """The arrays of a data set in PERENNIAL_DATA_DIR; `where` says what to do if it is missing."""
+    """Return the arrays of a data set in PERENNIAL_DATA_DIR; `where` says what to do if it is missing."""
     path = Path(os.environ.get("PERENNIAL_DATA_DIR", "."), f"{name}.npz")
     if not path.is_file():
         sys.exit(f"{path} is not there: {where}")
@@ -62,7 +62,7 @@ def replay(scheduled: LinearMechanism, x: Features, y: Labels) -> Iterator[Used]
 
 
 def hits(scheduled: LinearMechanism, models: Iterator[Used], x: Features, y: Labels) -> NDArray[np.float64]:
-    """Whether each record was predicted by the model that was the latest when it came; NaN before the first."""
+    """Return whether each record was predicted by the model that was the latest when it came; NaN before the first."""
     right = np.full(len(x), np.nan)
     description = scheduled.model_description()
     for used in models:

@@ -22,7 +22,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def done(path: Path) -> set[Cell]:
-    """The runs whose line is there."""
+    """Return the runs whose line is there."""
     return {tuple(line["cell"]) for line in lines(path)}
 
 

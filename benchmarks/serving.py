@@ -46,13 +46,13 @@ class Service:
     """Starts one more, which ends with the block."""
 
     def make(self, kind: str, settings: Mapping[str, Any]) -> str:
-        """A new stream or publication; its name."""
+        """Return a new stream or publication; its name."""
         answer = self.client.post(f"/v1/{kind}", json={"name": f"{kind}-{secrets.token_hex(4)}", **settings})
         assert answer.status_code == 201, answer.text
         return str(answer.json()["name"])
 
     def stream(self, features: int, *, retention: str = "keep") -> str:
-        """A new stream of two classes."""
+        """Return a new stream of two classes."""
         return self.make(
             "streams",
             {
@@ -64,7 +64,7 @@ class Service:
         )
 
     def publish(self, stream: str, *, block: int, regularization: float, publish_delay: float = 0) -> str:
-        """A new publication of a model of the last `block` records, one for each block."""
+        """Return a new publication of a model of the last `block` records, one for each block."""
         return self.make(
             "publications",
             {
@@ -81,17 +81,17 @@ class Service:
         _await_answer(self.client, f"/v1/publications/{publication}/releases/latest")
 
     def metric(self, name: str) -> float:
-        """The sum of all its series."""
+        """Return the sum of all its series."""
         lines = self.client.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{"))
 
     def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
-        """A whole request as it is sent, with the key."""
+        """Return a whole request as it is sent, with the key."""
         return request(method, path, body, authorization=f"Bearer {self.key}", **headers)
 
 
 def request(method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
-    """A whole request as it is sent."""
+    """Return a whole request as it is sent."""
     if body:
         headers["content-length"] = str(len(body))
     lines = [f"{method} {path} HTTP/1.1", "host: localhost"]
@@ -187,14 +187,14 @@ class Connection:
         self._socket.close()
 
     def ask(self, sent: bytes, status: int) -> bytes:
-        """The answer's head and body; its status must be the expected one."""
+        """Return the answer's head and body; its status must be the expected one."""
         answer = self.answer(sent)
         if status_of(answer) != status:
             raise RuntimeError(f"{status} was expected: {answer[:500]!r}")
         return answer
 
     def answer(self, sent: bytes) -> bytes:
-        """The answer's head and body."""
+        """Return the answer's head and body."""
         self._socket.sendall(sent)
         answer = self._socket.recv(65536)
         while (end := answer.find(b"\r\n\r\n")) < 0:
@@ -212,7 +212,7 @@ class Connection:
 
 
 def status_of(answer: bytes) -> int:
-    """The status in the head of an answer."""
+    """Return the status in the head of an answer."""
     return int(answer[9:12])
 
 
@@ -243,7 +243,7 @@ class Turn:
 
 
 def turn(port: int, sent: bytes, status: int, *, seconds: float, connections: int) -> Turn:
-    """The same request again and again over several connections; each waits for its answer."""
+    """Return the same request again and again over several connections; each waits for its answer."""
     counts = [0] * connections
     barrier = threading.Barrier(connections + 1)
 

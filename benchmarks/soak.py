@@ -83,14 +83,14 @@ class Memory(threading.Thread):
             self.seen.append(memory())
 
     def around(self, part: float) -> dict[str, float]:
-        """The medians of the tenth of the time that is around this part of it."""
+        """Return the medians of the tenth of the time that is around this part of it."""
         middle, width = part * (len(self.seen) - 1), len(self.seen) / 20
         near = [memory for at, memory in enumerate(self.seen) if abs(at - middle) <= width]
         return {name: statistics.median(memory[name] for memory in near) for name in PROCESSES}
 
 
 def memory() -> dict[str, float]:
-    """By name, what the processes that this one started have."""
+    """Return by name, what the processes that this one started have."""
     mebibytes = dict.fromkeys(PROCESSES, 0.0)
     for pid, name in processes(PROCESSES).items():
         with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ def memory() -> dict[str, float]:
 
 
 def processor_seconds() -> dict[str, float]:
-    """By name, how long the processes that this one started have kept a processor busy."""
+    """Return by name, how long the processes that this one started have kept a processor busy."""
     seconds = dict.fromkeys(PROCESSES, 0.0)
     for pid, name in processes(PROCESSES).items():
         seconds[name] += busy_seconds(pid)
@@ -109,7 +109,7 @@ def processor_seconds() -> dict[str, float]:
 
 
 def p(took: list[float], part: float) -> str:
-    """A quantile in milliseconds."""
+    """Return a quantile in milliseconds."""
     return f"{1e3 * float(np.quantile(took, part)):.1f} ms"
 
 

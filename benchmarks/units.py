@@ -50,7 +50,7 @@ class People:
 
     @property
     def bounds(self) -> list[UnitBound]:
-        """The bounds to compare: m with s = 1, and some of them with records so far apart."""
+        """Return the bounds to compare: m with s = 1, and some of them with records so far apart."""
         apart = [UnitBound(max_records=most, min_separation=self.apart) for most in self.most[2:5]]
         return [*(UnitBound(max_records=most) for most in self.most), *apart]
 

@@ -79,5 +79,5 @@ class Client:
 
 
 def _again(answer: httpx.Response) -> bool:
-    """Whether to ask again: it is busy or away, or our own first attempt at the same thing still runs."""
+    """Return whether to ask again: it is busy or away, or our own first attempt at the same thing still runs."""
     return answer.status_code in (429, 503) or (answer.status_code == 409 and "idempotency-running" in answer.text)

@@ -308,7 +308,7 @@ def _gauge(name: str, what: str, labels: list[str], values: Iterable[tuple[list[
 
 
 def exposition(*registries: Collector) -> bytes:
-    """As Prometheus reads it."""
+    """Return as Prometheus reads it."""
     return b"".join(generate_latest(registry) for registry in registries)
 
 

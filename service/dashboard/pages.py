@@ -72,7 +72,7 @@ async def publication() -> Response:
 
 @router.get("/dashboard/publications/{publication}/label")
 async def label() -> Response:
-    """The records that one publication asks people to label."""
+    """Return the records that one publication asks people to label."""
     return _page("label")
 
 
@@ -124,7 +124,7 @@ def _packed(path: Path) -> bytes:
 
 @cache
 def _page(name: str) -> HTMLResponse:
-    """A page, whose file begins with its title."""
+    """Return a page, whose file begins with its title."""
     root = UP[name]
     at = {name: f"{root}dashboard/assets/{digest}/{name}" for digest, name in _assets()}
     title, _, body = (STATIC / f"{name}.html").read_text().partition("\n")

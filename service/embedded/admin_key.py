@@ -9,7 +9,7 @@ from service.embedded.errors import EmbeddedError
 
 
 def ensure_admin_key(directory: DataDirectory) -> tuple[str, Path]:
-    """The key and the file it lies in, for whoever holds the directory's lock."""
+    """Return the key and the file it lies in, for whoever holds the directory's lock."""
     path = directory.file("admin.key")
     if not path.exists():
         _write_once(path, secrets.token_urlsafe(32))

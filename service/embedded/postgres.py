@@ -73,7 +73,7 @@ class Postgres:
         self.child.start()
 
     def ready(self) -> bool:
-        """Whether it accepts connections and holds our role and database."""
+        """Return whether it accepts connections and holds our role and database."""
         try:
             provision(self._sockets)
         except psycopg.OperationalError:
@@ -81,7 +81,7 @@ class Postgres:
         return True
 
     def _choose_identity(self, stop: StopRequest) -> Identity:
-        """The first identity under which the server can be reached and can reach its data."""
+        """Return the first identity under which the server can be reached and can reach its data."""
         if self._identities == (Identity(),):
             return Identity()
         for identity in self._identities:
@@ -168,7 +168,7 @@ def provision(sockets: Path) -> None:
 
 
 def possible_identities() -> tuple[Identity, ...]:
-    """Under which identities to try it, best first.
+    """Return under which identities to try it, best first.
 
     PostgreSQL refuses root and wants a user that the machine knows. A user namespace needs no other owner of any file;
     where there are none, or where a parent folder keeps root's files from everyone but their owner, 'nobody' will do.

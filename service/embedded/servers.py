@@ -76,7 +76,7 @@ def embedded_database(data_dir: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def _served_elsewhere(path: Path) -> Path | None:
-    """Where the server of whoever holds the lock listens, if it answers."""
+    """Return where the server of whoever holds the lock listens, if it answers."""
     try:
         lock = os.open(path / "lock", os.O_RDONLY)
     except FileNotFoundError:

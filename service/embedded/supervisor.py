@@ -130,7 +130,7 @@ class _Watched:
         self._log_death(again_in_seconds=pause)
 
     def _gives_up(self) -> EmbeddedError | None:
-        """Why everything has to end with this child, if it has to."""
+        """Return why everything has to end with this child, if it has to."""
         child = self.child
         how = f"{child.name} (pid {child.pid}) {child.how_it_died()}"
         if child.poll() == EXIT_CONFIGURATION:
@@ -211,7 +211,7 @@ class _Service:
         stop_together(self._servers)
 
     def _start_servers(self, redis_url: str | None, database_url: str | None) -> tuple[str, str, str | None]:
-        """The URLs of the log and of the record, and the one for migrations if the record is served here."""
+        """Return the URLs of the log and of the record, and the one for migrations if the record is served here."""
         valkey = Valkey(self._directory) if redis_url is None else None
         postgres = Postgres(self._directory) if database_url is None else None
         if valkey is not None:
@@ -268,7 +268,7 @@ class _Service:
 
 
 def _address(host: str, port: int) -> str:
-    """Where to reach a server that listens on `host`, from this machine."""
+    """Return where to reach a server that listens on `host`, from this machine."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - only compared
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 

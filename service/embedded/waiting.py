@@ -20,7 +20,7 @@ class StopRequest:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, stop: StopRequest) -> bool:
-    """Whether the condition came true in time; raises Stopped when a stop is asked for first."""
+    """Return whether the condition came true in time; raises Stopped when a stop is asked for first."""
     deadline = time.monotonic() + seconds
     while not condition():
         stop.check()

@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keeps
 MAX_COUNT = 2**40
 LARGEST_WEIGHT = 1e9
-LARGEST_CENTER = 9e15  # of a column: whole numbers up to it are exact as doubles, and in stored JSON
+LARGEST_CENTER = 9e15  # a column's middle: whole numbers up to this are exact as doubles and in stored JSON
 LEAST_DELAY, LARGEST_DELAY = Decimal("0.05"), Decimal(86_400)  # seconds
 
 

@@ -2,7 +2,7 @@
 
 
 class Refused(Exception):
-    """A configuration whose fields are fine one by one but not together. `path` names the field, as in learner.loss."""
+    """Raised for fields that are valid one by one but not together. `path`: the wrong field, as in learner.loss."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")

@@ -28,7 +28,7 @@ F = TypeVar("F", bound="Family[Any]")
 
 
 class FamilySettings(Protocol):
-    """The settings of some family, as they were written and checked."""
+    """Settings of one family, validated, with the fields that the user set."""
 
     @property
     def kind(self) -> str: ...
@@ -55,7 +55,7 @@ class Family(Generic[S]):
 
     @property
     def kind(self) -> str:
-        """The name by which people ask for it."""
+        """Return the name by which people ask for it."""
         kind: str
         (kind,) = get_args(self.settings.model_fields["kind"].annotation)
         return kind

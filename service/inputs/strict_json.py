@@ -35,7 +35,7 @@ def not_json(text: str, position: int) -> str:
 
 
 class Misread(ValueError):
-    """A document that is JSON, but that another reader may understand differently.
+    """Raised for JSON that another reader may understand differently, such as an object with one name twice.
 
     `place` leads from the document to what is wrong in it, by names and list indexes.
     """
@@ -65,7 +65,7 @@ def read(text: str | bytes) -> Any:
 
     def number(digits: str) -> float | _Fault:
         if (len(digits) <= KEPT_DIGITS and "e" not in digits and "E" not in digits) or faults:
-            return float(digits)  # quickly: most numbers are short, and of many faults the first is told
+            return float(digits)  # most numbers are short; only the first fault is reported
         value = float(digits)
         if _SHORT_NUMBER.fullmatch(digits) or _is_exact(digits, value):
             return value
@@ -89,7 +89,7 @@ def read(text: str | bytes) -> Any:
 def _is_exact(digits: str, value: float) -> bool:
     try:
         return Decimal(digits) == Decimal(repr(value))
-    except InvalidOperation:  # an exponent that no decimal has
+    except InvalidOperation:  # the exponent is beyond those of Decimal
         return False
 
 

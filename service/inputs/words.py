@@ -31,7 +31,7 @@ EXAMPLES = {
 }
 """Values that would do, by the name of their field. For settings of a registered family the registry has one."""
 
-LONGEST_NAME = 40  # characters: longer ones are like none that there is
+LONGEST_NAME = 40  # characters: no known name resembles a longer text
 
 _TYPES = {
     "bool_type": "true or false",
@@ -163,8 +163,8 @@ def _why(error: Mapping[str, Any], name: str, example: str) -> str:
 
 
 def _unwanted(kind: str, sent: object) -> str:
-    """Return what in the writing of a number or a truth value is too much."""
-    if isinstance(sent, str) and not kind.startswith("int_parsing"):  # of an address all is text
+    """Return which part of a number or truth value, as written, is not allowed, to end the message with."""
+    if isinstance(sent, str) and not kind.startswith("int_parsing"):  # values in an address are all texts
         return ", without quotes"
     return ", without a point or an exponent" if isinstance(sent, float) and sent.is_integer() else ""
 

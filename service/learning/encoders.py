@@ -72,7 +72,7 @@ class Convolution:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The smaller image's width and height."""
+        """Return the smaller image's width and height."""
         across, down = ((side - self.kernel) // STRIDE + 1 for side in (self.width, self.height))
         return across, down
 
@@ -86,7 +86,7 @@ class Convolution:
 
     @property
     def index(self) -> NDArray[np.intp]:
-        """Which numbers are multiplied at each position, (positions, inputs)."""
+        """Return which numbers are multiplied at each position, (positions, inputs)."""
         across, down = self.size
         corner = (STRIDE * np.arange(down)[:, None] * self.width + STRIDE * np.arange(across)).reshape(-1, 1, 1)
         pixel = (np.arange(self.kernel)[:, None] * self.width + np.arange(self.kernel)).reshape(1, -1, 1)

@@ -27,18 +27,18 @@ class HistogramLearner(Protocol):
     def shape(self) -> tuple[int, int]: ...
     @property
     def same_everywhere(self) -> bool:
-        """Whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
+        """Return whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
 
     def describe(self) -> dict[str, Any]:
         """Return what it does, for a plan and for releases."""
 
     @property
     def numbers(self) -> int:
-        """How many numbers a fit holds at once beside its records, at most."""
+        """Return how many numbers a fit holds at once beside its records, at most."""
 
     @property
     def products(self) -> int:
-        """How many products a fit computes beside those with its records, or takes as long for, at most."""
+        """Return how many products a fit computes beside those with its records, or takes as long for, at most."""
 
     def error_bound(self, scale: float) -> float:
         """Return how far off answers from a release whose noise has that scale are at most, with high probability."""

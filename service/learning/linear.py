@@ -103,7 +103,7 @@ class PlannedLinearLearner(Protocol):
     def dimension(self) -> int: ...
     @property
     def same_everywhere(self) -> bool:
-        """Whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
+        """Return whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
 
     def describe(self, origin: Floats) -> dict[str, Any]:
         """Return what it does, for a plan."""
@@ -142,7 +142,7 @@ class Linear:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows of weights and coordinates per row: the features, then the intercept if there is one."""
+        """Return rows of weights and coordinates per row: the features, then the intercept if there is one."""
         return self.loss.rows(self.classes), self.features + self.intercept
 
     @property

@@ -255,7 +255,7 @@ class OutputPerturbation(Linear):
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether `release` takes blocks of records, which are never all in memory."""
+        """Return whether `release` takes blocks of records, which are never all in memory."""
         return isinstance(self.solver, Exact) or self.sample is not None
 
     def sensitivity(self, records: int, center: Floats | None = None, regularization: float | None = None) -> float:

@@ -114,17 +114,17 @@ class SmallDatabase:
 
     @property
     def candidates(self) -> int:
-        """How many histograms there are to select from."""
+        """Return how many histograms there are to select from."""
         return math.comb(self.cardinality + self.size, self.size)
 
     @property
     def too_many(self) -> bool:
-        """Whether there are more candidates than can be looked at."""
+        """Return whether there are more candidates than can be looked at."""
         return self.candidates > MAX_CANDIDATES or self.candidates * self.cardinality > MAX_NUMBERS
 
     @property
     def numbers(self) -> int:
-        """How many numbers of 8 bytes a selection holds at once, or some more.
+        """Return how many numbers of 8 bytes a selection holds at once, or some more.
 
         They are all candidates, of 4 bytes each, while they are made; then the errors of some of them at a time, and
         all weights.

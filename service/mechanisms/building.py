@@ -117,7 +117,7 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
 
     schema, configuration, position: as for `needs`.
     """
-    if configuration.get("mechanism", {}).get("expiry", "never") == "never":  # of most: nothing to build
+    if configuration.get("mechanism", {}).get("expiry", "never") == "never":  # most publications: no need to build them
         return 0
     return _stored(json.dumps(schema), json.dumps(configuration)).declassified(position)
 

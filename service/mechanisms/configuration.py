@@ -38,7 +38,7 @@ class StreamBudget(Shape):
 
     @property
     def budget(self) -> Budget:
-        """The budget of a stream."""
+        """Return the budget of a stream."""
         return Budget(epsilon=self.epsilon, delta=self.delta, accounting=Accounting(self.accounting))
 
     @model_validator(mode="after")
@@ -65,7 +65,7 @@ AskedPrivacy = Annotated[
 ]
 PrivacyKind = TypeVar("PrivacyKind", Privacy, AskedPrivacy)
 
-LEAST_DELTA = Decimal("1e-18")  # of a budget held in rho: all draws together may add 2^-60
+LEAST_DELTA = Decimal("1e-18")  # the least delta of a budget held in rho, of which inexact draws may take 2^-60
 
 
 def _releases_map(family: MechanismFamily[Any]) -> bool:
@@ -101,14 +101,14 @@ class PublicationSettings(Shape, Generic[PrivacyKind]):
 
     @property
     def delay(self) -> Decimal:
-        """T in seconds; 0: releases appear as soon as their fit is ready."""
+        """Return T in seconds; 0: releases appear as soon as their fit is ready."""
         if self.publish_delay is not None:
             return self.publish_delay
         return DEFAULT_DELAY if self.has_ticks else Decimal(0)
 
     @property
     def has_ticks(self) -> bool:
-        """Whether its steps are due by public numbers of records, so that there is a time to count from."""
+        """Return whether its steps are due by public numbers of records, so that there is a time to count from."""
         return MECHANISMS.of(self.mechanism).has_ticks
 
     @field_validator("learner")
@@ -117,7 +117,7 @@ class PublicationSettings(Shape, Generic[PrivacyKind]):
         cls, value: FamilySettings | None, info: ValidationInfo
     ) -> FamilySettings | None:
         mechanism = info.data.get("mechanism")
-        if mechanism is None:  # it is not valid, which is said by itself
+        if mechanism is None:  # the mechanism is invalid, which has an error of its own
             return value
         if value is None and MECHANISMS.of(mechanism).takes_learner:
             raise PydanticCustomError("missing", "Field required")
@@ -128,7 +128,7 @@ class PublicationConfiguration(PublicationSettings[Privacy]):
     """A mechanism, a learner, a budget, and when releases appear."""
 
     def begun(self) -> Self:
-        """Return it with what a publication gets that begins now and does not say otherwise."""
+        """Return the configuration with today's defaults filled in, for a publication that begins now."""
         parts: dict[str, Any] = {}
         if (begun := getattr(self.mechanism, "begun", None)) is not None:
             parts["mechanism"] = begun()
@@ -137,13 +137,13 @@ class PublicationConfiguration(PublicationSettings[Privacy]):
         return self.model_copy(update=parts)
 
     def stored(self) -> dict[str, Any]:
-        """Return it as JSON to be stored, whose digest is promised: what was not set is not in it."""
+        """Return the configuration as the JSON to store, without fields that were not set; its digest is promised."""
         unset = {name for name in ("publish_delay", "features") if getattr(self, name) is None}
         return self.model_dump(mode="json", exclude=unset)
 
 
 class AskedPublication(PublicationSettings[AskedPrivacy]):
-    """The same, as somebody asks for it: with an epsilon and a delta, or with a rho."""
+    """The settings of a publication in a request, with an epsilon and a delta, or with a rho."""
 
     def configuration(self, budget: Budget) -> PublicationConfiguration:
         """Return what is to be published on a stream with that budget.
@@ -169,7 +169,7 @@ def _promised(privacy: Privacy | RhoPrivacy, budget: Budget) -> Privacy:
     if privacy.delta > 0 and budget.delta == 0:
         raise Refused("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
     if budget.in_rho and (privacy.epsilon, privacy.delta) == (budget.epsilon, budget.delta):
-        # All of it: but for the room that is left for what draws add.
+        # the whole budget, less what inexact draws may add
         whole = epsilon_within(float(budget.limit.rho), budget.delta)
         return privacy.model_copy(update={"epsilon": whole or privacy.epsilon})
     return privacy

@@ -1,4 +1,4 @@
-"""A mechanism as data. Each folder of this room exports its `FAMILY`, or several of them; `registry` lists them all."""
+"""The description of a kind of mechanism. Each folder here exports a `FAMILY`, or several; `registry` lists all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildContext:
-    """All that a mechanism is built from beside its own settings."""
+    """Everything beside its own settings that a mechanism is built from."""
 
     stream: StreamSchema
     learner: FamilySettings | None
@@ -91,10 +91,10 @@ class MechanismFamily(Family[S]):
 
     @property
     def takes_any_learner(self) -> bool:
-        """Whether each model is a fit of records, by whichever learner."""
+        """Return whether each model is a fit of records, by whichever learner."""
         return self.takes is None
 
     @property
     def takes_learner(self) -> bool:
-        """Whether a publication of it needs a learner."""
+        """Return whether a publication of it needs a learner."""
         return self.takes != ()

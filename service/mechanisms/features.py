@@ -50,7 +50,7 @@ class ReleasedMap:
         return cls(description=model["feature_map"], norm=model["norm_bound"])
 
     def reading(self, stream: StreamSchema, read: Callable[[int, int], Records]) -> Callable[[int, int], Records]:
-        """Return what reads the same records as they are mapped. `read` reads them as the stream's segments hold them.
+        """Return a reader of mapped records. `read` returns them as the stream's segments hold them.
 
         A record whose mapped value is not finite is NaN throughout, like any that the stream's map makes so.
         """

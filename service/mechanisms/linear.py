@@ -36,7 +36,7 @@ class LinearMechanism(OnSchedule):
 
     @property
     def setting_of_features(self) -> str | None:
-        """The setting by which it makes features of its own of these records; None: it makes none."""
+        """Return the setting by which it makes features of its own of these records; None: it makes none."""
         return None
 
     def planned_model(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def linear(stream: StreamSchema, settings: LinearLearner) -> Linear:
         rows = loss.rows(classes)
     except ValueError as problem:
         raise Refused("learner.loss", f"{problem}; this stream has {classes}: use softmax or huber_hinge") from None
-    if stream.features is None:  # only a categorical stream, which has no loss
+    if stream.features is None:  # only a categorical stream has no features, and it has no loss either
         raise Refused("learner.loss", "a linear model needs features")
     features = stream.mapping().features
     if rows * (features + 1) > MAX_DIMENSION:

@@ -28,7 +28,7 @@ class MeasuredLine:
         """Return whether these settings were measured, but for numbers of records, budget and regularization."""
         if self.mechanism is None or learner is None or learner.kind != self.learner:
             return False
-        if getattr(learner, "sample", None) is not None:  # no line is of fits of a sample
+        if getattr(learner, "sample", None) is not None:  # no measured line fits a sample
             return False
         return all(getattr(mechanism, name, None) == value for name, value in self.mechanism.items())
 

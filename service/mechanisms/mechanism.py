@@ -1,4 +1,4 @@
-"""Defines a mechanism: steps at public times, each from records and from what the steps before it left.
+"""The interface of a mechanism: steps at public times, each from records and the state of earlier steps.
 
 A mechanism is pure: it reads no clock, no socket and no database. All times and records are relative to the
 publication's start; the caller shifts them.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class StateLost(Exception):
-    """Earlier steps left something else than this one needs. Lost noise can't be drawn again: it can't go on."""
+    """Raised where saved state of earlier steps is missing or changed: lost noise can't be drawn again, so it halts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,7 +74,7 @@ class Release:
     perturbation: PrivacyEvent
     charge: float
     at_arrival: bool = False
-    """Whether its records were charged for it when they arrived; the last of them by a charge that ends with `fit`."""
+    """Whether its records were charged at arrival; the last charge ends where `fit` ends."""
     model: dict[str, Any] | None = None
     """The description with which to use it, as JSON; None: the mechanism's `model_description`."""
 
@@ -100,11 +100,11 @@ class Step:
     chain: tuple[CarriedState, ...]
     charges: tuple[Charge, ...] = ()
     reached: int | None = None
-    """Up to where it took records, where that is earlier than the time it was asked for."""
+    """The record up to which the step went, if that is earlier than the requested time."""
     asks: tuple[int, ...] = ()
     """Records whose labels are asked for, counted from the start."""
     empty: tuple[int, ...] = ()
-    """Those of `asks` without bytes: nobody can be shown them."""
+    """The records in `asks` whose slots are empty, so that nobody can be shown them."""
     awaits: bool = False
     """Whether the next step, at the same time, has to wait until every label asked for has come or can't come."""
     finishes: bool = False
@@ -133,12 +133,12 @@ class Mechanism(ABC):
     def next_time(self, after: int) -> int:
         """Return the first time > after at which there is a step to take."""
 
-    def taken_at(self, due: int, records: int) -> int:  # noqa: ARG002 - of most, at none but its own time
-        """Return the time of the step to take that is due at `due`, when there are so many records, at least `due`."""
+    def taken_at(self, due: int, records: int) -> int:  # noqa: ARG002 - by default at its own time
+        """Return the time up to which the step due at `due` is taken, `records` ≥ `due` being numbered."""
         return due
 
-    def is_ready(self, time: int) -> bool:  # noqa: ARG002 - of most, a step needs records alone
-        """Return whether all is there that the step at `time` needs beside its records: public things of others."""
+    def is_ready(self, time: int) -> bool:  # noqa: ARG002 - by default a step needs records alone
+        """Return whether other publications have released everything that the step at `time` needs."""
         return True
 
     @abstractmethod
@@ -169,11 +169,11 @@ class Mechanism(ABC):
         return False
 
     def with_models(self, models: Models) -> Mechanism:  # noqa: ARG002 - most read none
-        """Return it with a reader of the models that other publications released."""
+        """Return a copy with a reader of the models that other publications released."""
         return self
 
     def with_blocks(self, blocks: Callable[[int, int], Blocks]) -> Mechanism:  # noqa: ARG002 - most read none
-        """Return it with what opens the records of a range block by block, for fits that read them so."""
+        """Return a copy that can read the records of a range block by block."""
         return self
 
     @abstractmethod
@@ -199,21 +199,21 @@ class Mechanism(ABC):
 
     @property
     def charging(self) -> Charging:
-        """When a record is charged, and for what: most mechanisms charge it with each release that reads it."""
+        """Return when a record is charged, and for what: by default with each release that reads it."""
         return WithEachRelease()
 
     @property
     def reads_slots(self) -> Slots:
-        """Which slots it reads and charges: all but evaluations keep to the training slots."""
+        """Return the kind of slots that it reads and charges: training slots, except for evaluations."""
         return Slots.TRAINING
 
     @property
     def workspace(self) -> Workspace:
-        """Return what a fit takes beside what grows with its records: of most mechanisms little."""
+        """Return the memory and work of a fit that do not grow with its records; by default little."""
         return Workspace()
 
     def obligations(self) -> Obligations:
-        """Return what a publication owes whatever it releases. It is stored when the publication is created."""
+        """Return the obligations of a publication, which are stored when it is created."""
         unit = None if self.unit is None else self.unit.to_json()
         size = fit_size(self.plan(), self.workspace)
         return Obligations(charging=self.charging, slots=self.reads_slots, fit=size, unit=unit)
@@ -232,12 +232,12 @@ class Mechanism(ABC):
 
     @property
     def factor(self) -> Fraction:
-        """How many times the charge of one slot counts."""
+        """Return how many times the charge of one slot counts."""
         return Fraction(1) if self.unit is None else self.unit.factor
 
     @property
     def draws_of_a_unit(self) -> int:
-        """How many draws of nearly exact noise one record, or all of a unit, can move."""
+        """Return how many draws of nearly exact noise one record, or all of a unit, can move."""
         return self.draws() * (1 if self.unit is None else self.unit.bound.max_records)
 
     def described(self, records: Records | Blocks) -> dict[str, Any] | None:
@@ -272,15 +272,15 @@ class Mechanism(ABC):
 
 
 def parts_of(chain: Sequence[CarriedState], needed: int) -> list[StatePart]:
-    """Return the parts that earlier steps left. Raises StateLost unless they are as many as are needed."""
+    """Return the parts of the state that earlier steps saved. Raises StateLost unless their number is as needed."""
     parts = [item for item in chain if isinstance(item, StatePart)]
     if len(parts) != needed:
-        raise StateLost("what its earlier steps left for this one is not there, and can't be made again")
+        raise StateLost("the saved state of its earlier steps is missing, and can't be made again")
     return parts
 
 
 def numbered(state: Sequence[Floats], parts: Sequence[StatePart]) -> tuple[StatePart, ...]:
-    """Return the state in parts of rising numbers; an array that was a part keeps its number where that fits."""
+    """Return the state as parts with rising numbers; an unchanged array keeps the number of its earlier part."""
     known = {id(part.values): part.number for part in parts}
     number, newest = 0, max(known.values(), default=0)
     changed: list[StatePart] = []

@@ -33,7 +33,8 @@ PURE_IN_RHO = (
     "Pure noise hardly fits a budget that is held in rho, where its epsilon counts as epsilon·tanh(epsilon/2), or "
     "epsilon²/2 for units: a privacy.delta above 0 makes it Gaussian."
 )
-DROWNED_BATCHES = 1000.0  # where records add up for ever: so many batches of them weigh less than the noise of one
+# Where a model sums up records for ever, noise this many times as large as what one batch adds drowns it.
+DROWNED_BATCHES = 1000.0
 
 
 def notes(
@@ -146,9 +147,9 @@ def noise_ratio(fit: Mapping[str, Any]) -> float | None:
     fit: a kind of fit, as a plan describes it.
     """
     noise = fit["noise"]
-    if noise["expected_norm"] is None and "at_least" not in fit:  # as where a database is selected
+    if noise["expected_norm"] is None and "at_least" not in fit:  # no noise is added to values, as in `small_database`
         return None
-    if noise.get("added_to") == NoisyCounts.added_to:  # of no model
+    if noise.get("added_to") == NoisyCounts.added_to:  # the noise is on counts, not on a model
         return None
     stated = fit.get("at_least") or {"scale": noise.get("scale"), "sensitivity": fit["sensitivity"]}
     spread = math.sqrt(noise["dimension"]) if noise["distribution"] == "spherical_laplace" else 1.0

@@ -37,7 +37,7 @@ class PlannedLearner(Protocol):
     def shape(self) -> tuple[int, int]: ...
     @property
     def same_everywhere(self) -> bool:
-        """Whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
+        """Return whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
 
     def perturbation(
         self, currency: Currency, charge: float, records: int, center: Floats | None = None
@@ -160,6 +160,6 @@ class OnSchedule(Mechanism):
 
 
 def describe_noise(perturbation: Perturbation) -> dict[str, Any]:
-    """Return a perturbation as a plan tells it."""
+    """Return a perturbation as the JSON of a plan."""
     noise = perturbation.noise
     return perturbation.to_json() | {"expected_norm": noise.expected_norm(), "slack": noise.slack}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PROBABILITIES = ("logistic", "softmax")
 """The losses whose scores are probabilities."""
-_AT_ONCE = 2**18  # numbers: so a block holds few beside its records, and a very long one copies no more of them
+_AT_ONCE = 2**18  # numbers in memory at a time, so that a long block copies few of its records
 
 
 def predictions(

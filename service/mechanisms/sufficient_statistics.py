@@ -83,23 +83,23 @@ if TYPE_CHECKING:
     from service.privacy.noise.correlated import Factor, Memory
 
 CHUNK = 1024
-MATRICES = 18  # as many as a step seems to hold at once, or some more; so measured, like what follows
-COPIES = 3  # of what is remembered, while it is read and added up
-PRODUCTS_OF_A_DRAW = 1000  # so many take as long as the noise of one entry
+MATRICES = 18  # matrices in memory during a step: an upper bound, measured, like the constants below
+COPIES = 3  # copies of the remembered state in memory while it is read and summed
+PRODUCTS_OF_A_DRAW = 1000  # drawing the noise of one entry takes as long as this many products
 LENGTH = 2
 BIAS = Fraction(1, 4)
-_FIRST = 256  # blocks, after which noise that a block brought is taken back as far as it ever is
+_FIRST = 256  # blocks after which the noise of a block is cancelled as far as it ever is
 _TWENTIETHS = tuple(Fraction(twentieths, 20) for twentieths in range(4, 31))
 
 
 @lru_cache(maxsize=64)
 def weights(features: int, classes: int, *, intercept: bool) -> StatisticsWeights:
     """Return the weights for so many features and classes, 0 for a regression; see the module."""
-    codes = max(classes, 2)  # a regression's are between two opposite ones
+    codes = max(classes, 2)  # labels of a regression lie between two opposite codes
     contrasts = codes - 1
 
     def counted(second: Fraction, first: Fraction) -> Fraction:
-        """k²"""
+        """Return k², the square of the weight of label sums."""
         same, other = (
             sensitivity.moments_square(second=second, first=first, label=1, count=0, codes=codes, alike=alike)
             for alike in (True, False)
@@ -139,18 +139,18 @@ class Statistics(Linear):
 
     @property
     def entries(self) -> int:
-        """The number of statistics."""
+        """Return the number of statistics."""
         rows, columns = self.shape
         return columns * (columns + 1) // 2 - self.intercept + rows * columns
 
     @property
     def most_remembered(self) -> int:
-        """How many numbers a step leaves for the next one, at most."""
+        """Return how many numbers a step leaves for the next one, at most."""
         return self.entries
 
     @property
     def solutions(self) -> int:
-        """How many matrices a step decomposes, at most."""
+        """Return how many matrices a step decomposes, at most."""
         return 1
 
     @property
@@ -163,7 +163,7 @@ class Statistics(Linear):
         )
 
     def factor(self, currency: Currency) -> Factor:  # noqa: ARG002
-        """Return how noise is taken back: not at all, a block's is its own."""
+        """Return how later blocks cancel earlier noise: not at all."""
         return Toeplitz(bands=1, decay=1.0)
 
     def perturbation(
@@ -242,7 +242,7 @@ class Statistics(Linear):
     def minimiser(
         self, second: Floats, labels: Floats, slots: int, ridge: float, origin: Floats, rank: int | None = None
     ) -> Floats:
-        """Return w of the module from `sums` over so many slots; labels, origin: any number of rows.
+        """Return the minimiser w of the module docstring from `sums` over that many slots; labels, origin: any rows.
 
         rank: along how many eigenvectors of M it may leave the origin, those of the largest eigenvalues; None: all.
         """
@@ -266,7 +266,7 @@ class Statistics(Linear):
 
     @cached_property
     def turned(self) -> Floats:
-        """By how much weights of (x, R)/√2 grow to have the same products with rows of the loss, (columns,)."""
+        """Return the factors, (columns,), that turn weights of (x, R)/√2 into weights of the loss's rows."""
         factors = np.ones(self.shape[1])
         if self.intercept_scale is not None:
             cosine, sine = row_scales(self.intercept_scale)
@@ -275,13 +275,13 @@ class Statistics(Linear):
 
     @cached_property
     def _triangle(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Which second moments are counted: all on and above the diagonal but the number of records."""
+        """Return which second moments are counted: all on and above the diagonal but the number of records."""
         upper, right = np.triu_indices(self.shape[1])
         return (upper[:-1], right[:-1]) if self.intercept else (upper, right)
 
     @cached_property
     def _scales(self) -> Floats:
-        """(entries,)"""
+        """Return the weight of each statistic, (entries,)."""
         weighted, (lines, columns) = self.weights, self.shape
         upper, right = self._triangle
         squares = np.where(upper == right, weighted.second, math.sqrt(2.0) * weighted.second)
@@ -293,12 +293,12 @@ class Statistics(Linear):
 
     @property
     def unit(self) -> float:
-        """A row's length where ‖a‖ = 1, without the intercept."""
+        """Return a row's length where ‖a‖ = 1, without the intercept."""
         return self.norm_bound * (math.sqrt(0.5) if self.intercept else 1.0)
 
     @property
     def expansion(self) -> tuple[float, float]:
-        """(g, h)"""
+        """Return (g, h) of the loss's expansion at zero: see the module docstring."""
         if isinstance(self.loss, Squared):
             return self.loss.bound, 1.0
         if self.shape[0] == 1:

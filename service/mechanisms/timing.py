@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from decimal import Decimal
 
-SECONDS_AT_LEAST = 0.02  # of any step
-PRODUCTS_PER_SECOND = 1e9  # of a record's feature with a weight, on one core
-PRODUCTS_OF_A_SCORE = 64  # so many more take as long as all else that is done with a record's score
-MAX_PASSES = 30  # of a solver over all records of a fit, where their number depends on them; `exact` needs at least 2
-MAX_PASSES_OF_BLOCKS = 90  # each of which reads its records anew
-SECONDS_OF_A_STEP = 1.5e-6  # of stochastic gradient descent, for each record of a pass
+SECONDS_AT_LEAST = 0.02  # seconds for the shortest step
+PRODUCTS_PER_SECOND = 1e9  # products of a feature and a weight per second on one core
+PRODUCTS_OF_A_SCORE = 64  # the other work for a record's score takes as long as this many products
+MAX_PASSES = 30  # passes over the records of a fit, where their number depends on the data; `exact` needs at least 2
+MAX_PASSES_OF_BLOCKS = 90  # passes of a fit made of blocks, each of which reads the records again
+SECONDS_OF_A_STEP = 1.5e-6  # seconds of stochastic gradient descent per record and pass
 BYTES_OF_A_RECORD = 64
-BYTES_AT_LEAST = 2**20  # of anything beside records
+BYTES_AT_LEAST = 2**20  # bytes for everything but records
 BYTES_OF_A_NUMBER = 8
-BYTES_OF_A_FEATURE = 8  # of each record: its value is in memory twice while segments are read
-BYTES_OF_BLOCKS = 96 * 2**20  # of the block that is read, and of what is computed from it
-# Of records at once: where a learner can, it makes a larger fit of blocks (`optimization.sums`).
+BYTES_OF_A_FEATURE = 8  # bytes per record and feature: values are in memory twice while segments are read
+BYTES_OF_BLOCKS = 96 * 2**20  # bytes for one block and what is computed from it
+# The most bytes of records in memory at once; larger fits are made of blocks if the learner can (`optimization.sums`).
 LARGE_BYTES = 128 * 2**20
 
 
@@ -47,7 +47,7 @@ class Workspace:
 
     @property
     def small(self) -> bool:
-        """Whether it makes no difference to what any fit takes."""
+        """Return whether it makes no difference to what any fit takes."""
         bytes_, seconds = BYTES_OF_A_NUMBER * self.numbers, self.products / PRODUCTS_PER_SECOND
         return bytes_ <= BYTES_AT_LEAST and seconds <= SECONDS_AT_LEAST
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from service.privacy.accounting.events import NoisyRunningSums
     from service.privacy.noise.correlated import Correlated
 
-_FRACTION_BITS = 40  # so that sums of charges times a factor are exact decimals
+_FRACTION_BITS = 40  # binary digits of a factor: charges times a factor are then exact decimals
 
 
 class NotForUnits(Exception):
-    """Nobody has shown what all records of one unit cost a mechanism together."""
+    """Raised where no bound is proved on what all records of one unit cost together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,12 @@ class UnitTerms:
         return cls(bound=bound, factor=Fraction(ceil(factor * 2**_FRACTION_BITS), 2**_FRACTION_BITS))
 
     def to_json(self) -> dict[str, Any]:
-        """Return them as JSON, from which `from_json` makes them again."""
+        """Return the terms as JSON that `from_json` reads."""
         return vars(self.bound) | {"factor": str(self.factor)}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> UnitTerms:
-        """Return what `to_json` returned. ValueError, KeyError or TypeError if it is nothing of the kind."""
+        """Return the terms that `to_json` wrote. ValueError, KeyError or TypeError for anything else."""
         bound = UnitBound(max_records=content["max_records"], min_separation=content["min_separation"])
         return cls(bound=bound, factor=Fraction(content["factor"]))
 

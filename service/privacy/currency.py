@@ -101,7 +101,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     return max(0.0, best)
 
 
-@lru_cache(maxsize=1024)  # a search of searches, which whoever goes on with a publication would do again
+@lru_cache(maxsize=1024)  # cached: a nested search, repeated whenever a publication goes on
 def zcdp_rho(epsilon: float, delta: float) -> float:
     """Return nearly the largest ρ with zcdp_epsilon(ρ, δ) ≤ ε; the inequality always holds for the result.
 

@@ -1,4 +1,4 @@
-"""The operating system's random bytes, from which everything that is drawn comes, and whether anything was drawn."""
+"""Random bytes of the operating system, the source of every draw, and a count of draws."""
 
 import os
 from itertools import count
@@ -13,12 +13,12 @@ def random_bytes(size: int) -> bytes:
 
 
 def note_draw() -> None:
-    """Count something that was drawn elsewhere, in a process of its own."""
+    """Count a draw that another process made for this one."""
     next(_draws)
 
 
 def mark() -> int:
-    """Return what `drawn_since` takes."""
+    """Return the present count of draws, to pass to `drawn_since`."""
     return next(_draws)
 
 

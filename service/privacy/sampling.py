@@ -48,18 +48,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _DIGITS = 60  # far more than doubles have, also where a cost of 10^-12 is the logarithm of a number just above 1
-_LARGE = 512  # from here on sampling is taken to save nothing, which is true of every ε
+_LARGE = 512  # from this ε on, sampling is assumed to save nothing: an upper bound for every ε
 
 
 def cost_of_sample(epsilon: Fraction, drawn: int, slots: int) -> Fraction:
-    """Return what a fit of h = `drawn` of n = `slots` slots costs each of the n, that costs its h slots epsilon.
+    """Return the ε that each of n = `slots` slots pays for a fit of h = `drawn` of them that costs the h epsilon.
 
     ln(1 + (h/n)·(e^ε_h - 1)), rounded up, and never more than ε_h. epsilon > 0. ValueError unless 1 ≤ h < n.
     """
     _check(drawn, slots)
     if epsilon >= _LARGE:
         return epsilon
-    least, _ = enclosed_exp(epsilon, _DIGITS)  # of e^-ε_h
+    least, _ = enclosed_exp(epsilon, _DIGITS)  # at most e^-ε_h
     return min(epsilon, log_above(1 + Fraction(drawn, slots) * (1 / least - 1), _DIGITS))
 
 
@@ -73,7 +73,7 @@ def epsilon_of_sample(charge: float, drawn: int, slots: int) -> float:
     _check(drawn, slots)
     if charge >= _LARGE:
         return charge
-    _, most = enclosed_exp(Fraction(charge), _DIGITS)  # of e^-charge
+    _, most = enclosed_exp(Fraction(charge), _DIGITS)  # at least e^-charge
     epsilon = min(float(_LARGE), round_down(log_above(1 + Fraction(slots, drawn) * (1 / most - 1), _DIGITS)))
     while epsilon > charge and cost_of_sample(Fraction(epsilon), drawn, slots) > charge:
         epsilon = math.nextafter(epsilon, 0.0)
@@ -81,7 +81,7 @@ def epsilon_of_sample(charge: float, drawn: int, slots: int) -> float:
 
 
 def draw(drawn: int, slots: int) -> NDArray[np.int64]:
-    """Return which of `slots` slots, counted from 0, are drawn: int64 of shape (drawn,), rising. Secret.
+    """Return a uniform secret sample of `drawn` of the slots 0 … slots - 1: int64 (drawn,), rising.
 
     Every set of so many slots is equally likely, and drawn from the operating system's generator. Why: slots are drawn
     one by one, with replacement, until so many different ones are there. To name the slots otherwise changes nothing of

@@ -57,7 +57,7 @@ def gradient_descent(
     if not (0.0 < contraction <= 1.0 and steps >= 1):
         raise ValueError("a sensitivity needs 0 < step·α <= 1 and at least one step")
     moved = Fraction(1)
-    if contraction < 0.999:  # else nearly everything is moved in one step, and log1p loses its digits
+    if contraction < 0.999:  # closer to 1, log1p would lose its digits
         moved = min(moved, _ROUNDED * Fraction(-math.expm1(steps * math.log1p(-contraction))))
     return round_up(moved * 2 * Fraction(lipschitz) / (alpha * records) + 2 * Fraction(tolerance) / alpha)
 
@@ -72,7 +72,7 @@ class StatisticsWeights:
     count: float = 0.0
 
     def to_json(self) -> dict[str, float]:
-        """Return the factors of those parts that there are."""
+        """Return the factors of all parts that the statistics have, as JSON."""
         return {name: value for name, value in vars(self).items() if value}
 
 
@@ -129,11 +129,11 @@ def moments_square(
     return 2 * (firsts + labels + turned + counts * (1 - inner))
 
 
-_ROUNDED = 1 + Fraction(1, 2**40)  # covers what rounding does to step sizes, expm1 and log1p
+_ROUNDED = 1 + Fraction(1, 2**40)  # covers rounding of step sizes, expm1 and log1p
 
 
 def _checked(lipschitz: float, strong_convexity: float, records: int, tolerance: float) -> Fraction:
-    """Return α, once everything has the sign it must have."""
+    """Return α as a Fraction. ValueError where an argument is out of range."""
     if not (lipschitz > 0 and strong_convexity > 0 and records >= 1 and tolerance >= 0):
         raise ValueError("a sensitivity needs L > 0, strong convexity > 0, at least one record and a tolerance >= 0")
     return Fraction(strong_convexity)

@@ -1,1 +1,1 @@
-"""When to fit what, near which earlier model, and for which share of the budget. Pure functions of the count."""
+"""Schedules: which records to fit when, near which earlier model, for which share of the budget. Pure functions."""

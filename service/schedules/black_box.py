@@ -82,5 +82,5 @@ class BlackBox(ABC):
 
     @property
     def kept_near(self) -> str:
-        """Which earlier model a run is kept near, for people."""
+        """Return the words that say which earlier model a run is kept near, for a plan."""
         return ", near the release before" if self.warm_start else ""

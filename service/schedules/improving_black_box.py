@@ -36,7 +36,7 @@ from service.privacy.currency import Currency
 from service.schedules.black_box import BlackBox
 from service.schedules.schedule import MAX_RECORDS
 
-_DIGITS = 8  # binary ones of j
+_DIGITS = 8  # leading binary digits of j
 DENSE = 1 << _DIGITS
 # Of T, settings being within their limits, neighbours differ by a share of 2^-47 at least.
 _CONTEXT = Context(prec=32, Emax=MAX_EMAX, Emin=MIN_EMIN)

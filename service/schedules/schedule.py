@@ -1,4 +1,4 @@
-"""Defines a schedule: when to fit what, near which earlier model, for which share of the budget.
+"""The interface of a schedule: which records to fit when, near which earlier model, for which share of the budget.
 
 Everything here is a pure function of how many records there are, counted from the start of the publication. Records are
 numbered from 0; a time t means that records [0, t) have arrived; ranges are half-open. (Papers number records from 1
@@ -60,7 +60,7 @@ class Lifetime:
 
     @property
     def share(self) -> Fraction:
-        """The exact sum."""
+        """Return the exact sum."""
         return sum((part.share for part in self.parts), start=Fraction(0))
 
 
@@ -85,7 +85,7 @@ class Schedule(Protocol):
         """Return the first time > after at which something is fitted."""
 
     def fits(self, time: int) -> tuple[Fit, ...]:
-        """Return what is fitted at that time, in order; empty if nothing is."""
+        """Return the fits due at that time, in order; () if none is."""
 
     def needs(self, after: int) -> int:
         """Return the oldest record that any fit at a time > after may read."""

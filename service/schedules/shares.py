@@ -27,19 +27,19 @@ class Shares(Protocol):
     """The exact share of the budget that each fit charges to each record it reads."""
 
     def base(self, doublings: int) -> Fraction:
-        """Return that of the base over 2^doublings·B records."""
+        """Return the share of the base over 2^doublings·B records."""
 
     def bases(self, doublings: int) -> Fraction:
-        """Return that of all bases over 2^doublings·B records and more, infinitely many: a closed tail."""
+        """Return the sum of the shares of all bases over 2^doublings·B records and more, infinitely many."""
 
     def since_base(self, epoch: int, j: int) -> Fraction:
-        """Return that of the epoch's update over 2^j·b_0 records."""
+        """Return the share of the epoch's update over 2^j·b_0 records."""
 
     def latest(self, epoch: int, j: int) -> Fraction:
-        """Return that of an update of the epoch over the last b_0 records, 2^j < i < 2^(j+1)."""
+        """Return the share of the epoch's i-th update over the last b_0 records, 2^j < i < 2^(j+1)."""
 
     def worst_epoch(self) -> int:
-        """Return the epoch whose first record is charged most of all records, or 0 for the first B records."""
+        """Return the epoch whose first record pays most; 0: the first B records do."""
 
 
 def since_base(base: int, update_every: int, epoch: int) -> int:
@@ -192,7 +192,7 @@ def improving(base: int, update_every: int) -> Improving:
     trying all. The last digits of a logarithm are rounded off: every process must find the same shares. (Any shares are
     private, but the charges of two different ones within one publication might not fit its cap.)
     """
-    in_use = [0.0] * (HORIZON + 1)  # updates in the chain, on the average over an epoch
+    in_use = [0.0] * (HORIZON + 1)  # mean number of updates in the chain over an epoch
     power, terms = (
         0.0,
         defaultdict[int, float](float),

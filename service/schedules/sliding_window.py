@@ -82,7 +82,7 @@ class SlidingWindow:
 
     @property
     def unit(self) -> Fraction:
-        """The share of a bucket of one block, e_0, that holds no block of the first window."""
+        """Return the share of a bucket of one block, e_0, that holds no block of the first window."""
         return _steady(self.currency, self.blocks, self.shares)[1]
 
     def next_time(self, after: int) -> int:
@@ -226,7 +226,7 @@ def _period(blocks: int) -> int:
 
 
 def _buckets(blocks: int, position: int) -> list[tuple[int, int, int]]:
-    """Return what is fitted when the window starts at block `position`: (first block, end block, depth), in order."""
+    """Return the fits of the window that starts at block `position`, in order: (first block, end block, depth)."""
     period = _period(blocks)
     top = period.bit_length() - 1  # k - 1
     remainder = position % period
@@ -277,9 +277,9 @@ def _divide(currency: Currency, blocks: int, shares: Rule) -> tuple[int, Fractio
     charged = sorted(
         (-warm_up.at(block), -unit * window.at(block), block)
         for block in {*window.starts, *warm_up.starts}
-        if block < blocks - 1  # the last one is in no warm-up
+        if block < blocks - 1  # the last block is in no warm-up
     )
-    hardest: list[tuple[Fraction, Fraction, int]] = []  # (c, w, block) of which no other exceeds both
+    hardest: list[tuple[Fraction, Fraction, int]] = []  # (c, w, block) that no other exceeds in both c and w
     for c, w, block in charged:
         if not hardest or -w > hardest[-1][1]:
             hardest.append((-c, -w, block))

@@ -29,7 +29,7 @@ FLOAT32, INT32, BYTE = np.dtype("<f4"), np.dtype("<i4"), np.dtype("u1")
 
 
 class UnreadableBatch(Exception):
-    """The bytes are not a batch of this layout."""
+    """Raised for bytes that are not a batch of this layout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,22 +66,22 @@ class RecordLayout:
 
     @cached_property
     def column_names(self) -> list[str]:
-        """The names of a posted record's columns, in alphabetical order."""
+        """Return the names of a posted record's columns, in alphabetical order."""
         return ["unit"] * self.units + ["x"] * (self.features > 0) + ["y"] * self.labelled
 
     @cached_property
     def reads_text(self) -> bool:
-        """True if the `x` of a posted record is made of texts."""
+        """Return whether the `x` of a posted record consists of texts."""
         return self.feature_map.reads_text
 
     @property
     def most_records(self) -> int:
-        """The most records of a batch, so that it fits into memory once it is mapped."""
+        """Return the most records of a batch, so that it fits into memory once it is mapped."""
         return self.feature_map.most_records
 
     @property
     def mapped_features(self) -> int:
-        """The number of numbers in the `x` of a record in a segment; 0: records have no `x`."""
+        """Return the number of numbers in the `x` of a record in a segment; 0: records have no `x`."""
         return self.feature_map.features
 
     def encode(self, columns: Columns, secret: bytes | None = None) -> bytes:
@@ -111,7 +111,7 @@ class RecordLayout:
 
     @cached_property
     def _logged(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """The type of each column of a batch in the log, and the shape of one record's part of it."""
+        """Return the type of each column of a batch in the log, and the shape of one record's part of it."""
         width = self.mapped_features if self.reads_text else self.features
         columns: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
             "x": (FLOAT32, (width,)),

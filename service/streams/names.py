@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAX_NAMES = 1024
 LONGEST_NAME = 100  # characters
 MAX_LISTED = 20  # names in an error
-_LEAST_WIDTH = 2e-6  # of a range: twice the least scale
+_LEAST_WIDTH = 2e-6  # the least width of a column's range: twice the least scale
 
 
 def _printable(name: str) -> str:
@@ -77,7 +77,7 @@ class Names:
 
     @cached_property
     def class_numbers(self) -> dict[str, int]:
-        """The number of each class by its name."""
+        """Return the number of each class by its name."""
         return {name: number for number, name in enumerate(self.classes)}
 
     def column(self, number: int) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_DIMENSION = 2**24
-LABELLED_CLASSES = 2  # that people tell where records come without labels
+LABELLED_CLASSES = 2  # the classes that people choose between on an unlabelled stream
 
 
 class Classification(Shape):
@@ -126,7 +126,7 @@ class StreamSchema(Shape):
 
     @property
     def evaluation_slots(self) -> EvaluationSlots | None:
-        """The slots that are set aside; None: there are none, or units are."""
+        """Return the slots that are set aside; None: there are none, or units are."""
         if self.evaluation is None or self.unit is not None:
             return None
         return EvaluationSlots(period=self.evaluation.every)
@@ -184,7 +184,7 @@ class StreamSchema(Shape):
 
 
 class NewStreamSchema(StreamSchema):
-    """The schema of a stream that is to be made: some of its feature maps ask for more than those of older streams.
+    """The schema of a new stream. Some feature maps are checked more strictly than in schemas stored earlier.
 
     Ranges of columns become the first step of the feature map, so that whoever reads a schema needs the map alone.
     """

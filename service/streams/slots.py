@@ -46,7 +46,7 @@ class EvaluationSlots:
     @overload
     def before(self, slot: NDArray[np.int64]) -> NDArray[np.int64]: ...
     def before(self, slot: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
-        """Return how many evaluation slots are below a slot, or each of some: the number of the next one."""
+        """Return how many evaluation slots are below a slot, or below each of several: the number of the next one."""
         return slot // self.period
 
     def slot(self, number: int) -> int:
@@ -91,7 +91,7 @@ class EvaluationSlots:
         return slots[~self.among(slots)]
 
     def among(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of some slots are evaluation slots."""
+        """Return, as a mask, which of the given slots are evaluation slots."""
         return np.asarray(slots % self.period == self.period - 1)
 
 

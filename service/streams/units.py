@@ -44,7 +44,7 @@ NEVER = -1
 
 
 class InvalidUnit(ValueError):
-    """An id that names no unit. Its text never repeats the id."""
+    """Raised for an invalid id of a unit. Its message never repeats the id."""
 
 
 def canonical(identifier: object) -> bytes:
@@ -166,7 +166,7 @@ def distinct(pseudonyms: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.in
 
 
 def set_aside(pseudonyms: NDArray[Any], period: int) -> NDArray[np.bool_]:
-    """Return of which slots the unit is set aside for evaluations: those whose pseudonym is k - 1 modulo k = `period`.
+    """Return, as a mask, the slots whose unit is set aside: its pseudonym is k - 1 modulo k = `period`.
 
     pseudonyms: (slots, `PSEUDONYM_BYTES`), uint8, read as a number from the left; period: below 2^54. All slots of a
     unit are of one kind, by the public pattern, so that evaluations and all other publications read different units.
@@ -178,7 +178,7 @@ def set_aside(pseudonyms: NDArray[Any], period: int) -> NDArray[np.bool_]:
 
 
 def contributions(units: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    """Return 1/k of every slot, rounded down, k being how many of the slots are of its unit.
+    """Return 1/k for every slot, rounded down; k is the number of given slots of the same unit.
 
     units: of every slot the place of its unit, as `distinct` returns it.
     """

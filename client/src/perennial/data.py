@@ -65,7 +65,7 @@ class Block:
 
     @property
     def has_texts(self) -> bool:
-        """Whether x holds texts."""
+        """Return whether x holds texts."""
         return self.x is not None and self.x.dtype.kind == "O"
 
 

@@ -29,7 +29,7 @@ class Step(Protocol):
 
     @property
     def features(self) -> int:
-        """How many numbers a mapped record has."""
+        """Return how many numbers a mapped record has."""
 
     def __call__(self, x: NDArray[Any], /) -> Floats:
         """Return x of shape (m, input features) mapped, (m, features)."""
@@ -44,12 +44,12 @@ class FeatureMap:
 
     @property
     def features(self) -> int:
-        """How many numbers a mapped record has."""
+        """Return how many numbers a mapped record has."""
         return self.steps[-1].features if self.steps else self.input_features
 
     @property
     def reads_text(self) -> bool:
-        """Whether a record is made of texts, not of numbers."""
+        """Return whether a record is made of texts, not of numbers."""
         return bool(self.steps) and isinstance(self.steps[0], HashedText)
 
     def __call__(self, x: NDArray[Any]) -> NDArray[np.float32]:
@@ -206,7 +206,7 @@ class OrientedGradients:
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Rows and columns of whole cells."""
+        """Return rows and columns of whole cells."""
         return self.height // self.cell, self.width // self.cell
 
     @property

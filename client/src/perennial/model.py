@@ -142,7 +142,7 @@ class Model:
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether scores are probabilities of classes."""
+        """Return whether scores are probabilities of classes."""
         return self.description.get("loss") in ("logistic", "softmax")
 
     @cached_property

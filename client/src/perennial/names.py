@@ -36,7 +36,7 @@ class Names:
         )
 
     def match(self, features: Sequence[Any]) -> bool:
-        """Whether columns of features count by name: the stream has names, and they are not all strange numbers.
+        """Return whether columns of features count by name: the stream has names, and they are not all strange numbers.
 
         A number is the name of its digits. A single column of another name may hold lists of all features.
         """
@@ -101,7 +101,7 @@ class Names:
 
     @cached_property
     def _look_like_numbers(self) -> bool:
-        """Whether any class's name does."""
+        """Return whether any class's name does."""
         return any(as_number(name) is not None for name in self.classes)
 
     @property

@@ -37,7 +37,7 @@ class Choice:
 
     @property
     def is_of_all(self) -> bool:
-        """Whether all columns are features, so that they need no names."""
+        """Return whether all columns are features, so that they need no names."""
         return self.label is None and self.unit is None and self.features is None
 
     def chosen(self, columns: Iterable[Any]) -> list[Any]:
@@ -69,14 +69,14 @@ def depth(value: Any) -> int:
 
 
 def is_row(item: Any) -> bool:
-    """Whether an item is one row, and no table or array of several."""
+    """Return whether an item is one row, and no table or array of several."""
     if isinstance(item, Mapping):
         return _is_record(item) or all(depth(value) == 0 for value in item.values())
     return isinstance(item, np.ndarray) and item.ndim < 2
 
 
 def _is_record(item: Mapping[str, Any]) -> bool:
-    """Whether it is a record as the service's NDJSON has it."""
+    """Return whether it is a record as the service's NDJSON has it."""
     by_name = isinstance(item.get("x"), Mapping)
     return (
         "x" in item
@@ -107,7 +107,7 @@ def read_row(item: Any, choice: Choice) -> Row:
 
 
 def has_names(row: Any) -> bool:
-    """Whether a row says which columns its values are of: a mapping or a named tuple."""
+    """Return whether a row says which columns its values are of: a mapping or a named tuple."""
     return isinstance(row, Mapping) or (isinstance(row, tuple) and hasattr(row, "_asdict"))
 
 

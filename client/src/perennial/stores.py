@@ -31,7 +31,7 @@ class LocalFile:
 
     @property
     def name(self) -> str:
-        """The last part of its place."""
+        """Return the last part of its place."""
         return self.path.name
 
     @property
@@ -60,7 +60,7 @@ class StoredObject:
 
     @property
     def name(self) -> str:
-        """The last part of its address."""
+        """Return the last part of its address."""
         return PurePosixPath(self.place).name
 
     @contextmanager

@@ -98,7 +98,7 @@ class Setting:
 
     @cached_property
     def bounded(self) -> bool:
-        """Whether the loss is Lipschitz on a ball only: the one of radius `reach` around c."""
+        """Return whether the loss is Lipschitz on a ball only: the one of radius `reach` around c."""
         return math.isinf(self.loss.lipschitz(self.norm_bound, self.shape[0]))
 
     @cached_property
@@ -143,7 +143,7 @@ class Accuracy:
     """An upper bound on ‖∇J(c)‖: L there, and ‖t‖."""
 
     def certifies(self, offset: Floats, gradient: Floats) -> bool:
-        """Whether ‖∇J(w)‖ ≤ τ for w = c + offset, for certain, where `gradient` was computed in doubles."""
+        """Return whether ‖∇J(w)‖ ≤ τ for w = c + offset, for certain, where `gradient` was computed in doubles."""
         return norm(gradient) + self.error <= self.tolerance and norm(offset) <= self.radius
 
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from service.learning.records import Records
     from service.privacy.noise.selection import Selection
 
-HALFWAY = 0.5  # of the ball's radius: how far noise alone moves the first iterate
+HALFWAY = 0.5  # times the ball's radius: how far noise alone moves the first iterate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +73,13 @@ class Falling:
     least: float = 0.0
 
     def at(self, update: int) -> float:
-        """Return it before update number m, counted from 1."""
+        """Return the number before update m, counted from 1."""
         return max(self.least, self.initial / math.pow(update, self.decay))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveGradient(Linear):
-    """See the module docstring."""
+    """Noisy steps along the gradients of selected records: see the module docstring."""
 
     kind: ClassVar[str] = DESCENT.kind
     same_everywhere: ClassVar[bool] = True
@@ -98,7 +98,7 @@ class ActiveGradient(Linear):
 
     @property
     def longest(self) -> float:
-        """C"""
+        """Return C, the norm to which gradients are clipped."""
         return self.clip or self.loss.lipschitz(self.norm_bound, 1)
 
     def describe(self, origin: Floats) -> dict[str, Any]:  # noqa: ARG002
@@ -142,7 +142,7 @@ class ActiveGradient(Linear):
         return NoisySelectedGradients(noise=noise, sensitivity=sensitivity, selection=selection)
 
     def rate(self, perturbation: NoisySelectedGradients, update: int) -> float:
-        """Return η_m. Where nobody says otherwise, it falls as 1/√m from where noise alone moves w HALFWAY, or, with so
+        """Return η_m. Its default falls as 1/√m from the rate at which noise alone moves w HALFWAY, or, with so
         little noise, from where the steepest gradient takes it as far as the ball reaches.
         """
         if self.learning_rate is not None:
@@ -161,7 +161,7 @@ class ActiveGradient(Linear):
         most: int | None = None,
         open_slots: NDArray[np.bool_] | None = None,
     ) -> tuple[list[int], int]:
-        """Return which of the slots of [start, end) are selected, by fresh coins, and where it stopped: before `end` if
+        """Toss fresh coins for slots [start, end); return which are selected, and where it stopped: before `end` if
         `most` are.
 
         records: those present. open_slots: (end - start,), the slots that a coin is tossed for; None: all.

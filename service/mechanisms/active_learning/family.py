@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from service.learning.linear import Linear
     from service.mechanisms.family import BuildContext
 
-LABEL_SECONDS, LEASE_SECONDS = 3600, 60  # how long people have to label a record, and one of them
+LABEL_SECONDS, LEASE_SECONDS = 3600, 60  # seconds in which a label is awaited, and in which one person may give it
 
 
 def build(settings: ActiveLearningMechanism, context: BuildContext) -> ActiveLearning:
@@ -46,7 +46,7 @@ def build(settings: ActiveLearningMechanism, context: BuildContext) -> ActiveLea
 
 
 def _labelled(stream: StreamSchema) -> StreamSchema:
-    """Return the stream as it is once people have labelled it: they tell two classes."""
+    """Return the schema with the two classes that people label."""
     if not isinstance(stream.task, Unlabelled):
         return stream
     return stream.model_copy(update={"task": Classification(kind="classification", classes=2)})
@@ -55,7 +55,7 @@ def _labelled(stream: StreamSchema) -> StreamSchema:
 def _gradient(
     linear: Linear, settings: ActiveLearningMechanism, context: BuildContext
 ) -> tuple[ActiveGradient, Fraction]:
-    """Return what selects and takes steps, and what a record is charged for both. Raises Refused."""
+    """Return the learner that selects and takes steps, and the charges of a record for both. Raises Refused."""
     if linear.shape[0] != 1 or not linear.classes:
         raise Refused(
             "learner.loss", f"{settings.kind} asks about one hyperplane: two classes, and logistic or huber_hinge"
@@ -122,7 +122,7 @@ def _split(settings: ActiveLearningMechanism, context: BuildContext) -> tuple[fl
 
 
 def _promised(context: BuildContext) -> str:
-    """Return what a slot may be charged; with units, beside what was asked for all records of one."""
+    """Return in words how much a slot may be charged; with units, also how much a unit may."""
     if context.unit is None:
         return f"{float(context.capacity):.6g} that privacy promises"
     factor = context.unit.factor

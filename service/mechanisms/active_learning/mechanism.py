@@ -69,17 +69,17 @@ class Batch:
 
     @classmethod
     def of(cls, chain: Sequence[CarriedState]) -> Batch:
-        """Return what earlier steps left."""
+        """Return the batch that earlier steps left in the chain."""
         if not chain:
             return cls(start=0, seen=0)
         (part,) = parts_of(chain, 1)
         if part.values.ndim != 1 or part.values.size < 2:
-            raise StateLost("what was selected is not there, and can't be drawn again")
+            raise StateLost("the state with the selected records is missing, and can't be drawn again")
         start, seen, *selected = (int(value) for value in part.values)
         return cls(start=start, seen=seen, selected=tuple(selected))
 
     def part(self, number: int) -> StatePart:
-        """Return it as what the next step starts from."""
+        """Return the batch as a part of the state that the next step starts from."""
         return StatePart(number=number, values=np.array([self.start, self.seen, *self.selected], dtype=np.float64))
 
 
@@ -100,28 +100,28 @@ class ActiveLearning(LinearMechanism):
 
     @staticmethod
     def most_slots(learner: ActiveGradient, size: int, *, by_window: bool) -> int:
-        """Return over how many slots a batch runs at most."""
+        """Return the most slots over which a batch runs."""
         if by_window:
             return size
         chance = learner.least_probability()
         return LONGEST if chance * LONGEST <= PATIENCE * size else ceil(PATIENCE * size / chance)
 
     def next_time(self, after: int) -> int:
-        """Return the end of the window, or, where coins had better be tossed when records arrive, the next slot's."""
+        """Return the end of the window, or the next slot where coins are tossed as records arrive."""
         return self.schedule.next_time(after) if self.by_window and not self.asks else after + 1
 
     def taken_at(self, due: int, records: int) -> int:
-        """Return until when coins are tossed in one go, at most: a window's end, or about what a batch takes."""
+        """Return the time up to which one step tosses coins at most: a window's end, or about the length of a batch."""
         if self.by_window:
             return min(records, self.schedule.next_time(due - 1))
         return min(records, due + self._at_once)
 
     def needs(self, after: int) -> int:
-        """Return where the batch that is being gathered began, at the earliest."""
+        """Return the earliest slot at which the present batch may have begun."""
         return max(0, after - self._longest)
 
     def reads(self, time: int) -> int:  # noqa: ARG002 - at no time more than at others
-        """Return the most slots whose coins are tossed in one go, or that the batch before them runs over."""
+        """Return the most slots that one step reads: those of its coins, or those of the batch before them."""
         return self._longest if self.by_window else self.size + self._at_once
 
     def terms(self, time: int) -> dict[str, Any] | None:  # noqa: ARG002 - at no time others
@@ -141,7 +141,7 @@ class ActiveLearning(LinearMechanism):
             max((item.number for item in chain if isinstance(item, StatePart)), default=0) + 1,
         )
         weights = next((item.parameters for item in chain if isinstance(item, Model)), self.origin)
-        if self._closed(batch):  # its labels were asked for
+        if self._closed(batch):  # the step before asked for its labels
             return self._learnt(batch, (), weights, next_version, number, read)
         seen, requested = batch.seen, len(batch.selected)
         batch, empty = self._tossed(batch, min(time, batch.start + self._longest), weights, next_version, read)
@@ -169,7 +169,7 @@ class ActiveLearning(LinearMechanism):
     def _tossed(
         self, batch: Batch, time: int, weights: Floats, update: int, read: Callable[[int, int], Records]
     ) -> tuple[Batch, tuple[int, ...]]:
-        """Return the batch with the slots up to `time`, or up to that which closes it; and which of those are empty."""
+        """Return the batch extended to `time`, or to the slot that closes it; and which of the new slots are empty."""
         seen, selected = batch.seen, list(batch.selected)
         empty: list[int] = []
         while seen < time and (self.by_window or len(selected) < self.size):
@@ -178,7 +178,7 @@ class ActiveLearning(LinearMechanism):
             records = read(seen, end)
             filled = records.filled(seen, end)
             open_slots = self.training.among(seen, end)
-            if records.pattern is not None:  # others are empty for ever, and everybody knows it
+            if records.pattern is not None:  # the other slots are empty for ever, which is public
                 open_slots = records.pattern.counting
             newly, seen = self.learner.select(records, seen, end, weights, update, most, open_slots)
             selected += newly
@@ -219,7 +219,7 @@ class ActiveLearning(LinearMechanism):
         )
 
     def _gathered(self, selected: tuple[int, ...], read: Callable[[int, int], Records]) -> tuple[Records, int]:
-        """Return those of the selected records that are still present, and of how many slots, or units, they are.
+        """Return the selected records that are still present, and the number of their slots, or units.
 
         With units they have as weights what part of its unit's selected slots each is.
         """
@@ -266,12 +266,12 @@ class ActiveLearning(LinearMechanism):
         )
 
     def draws(self) -> int:
-        """Return how many draws the update of its batch has: coins are exact."""
+        """Return the number of nearly exact draws that a record moves: its batch's update; coins are exact."""
         return self._perturbation(1).draws
 
     @property
     def charging(self) -> AtArrival:
-        """Each record pays when its coin is tossed, for the coin and the update of its batch."""
+        """Return the charging: each record pays when its coin is tossed, for the coin and the update of its batch."""
         return AtArrival(self._perturbation(1))
 
     def obligations(self) -> Obligations:
@@ -283,7 +283,7 @@ class ActiveLearning(LinearMechanism):
         """Return what this publication does to a record, and how it asks for labels."""
         plan = super().plan()
         if not self.by_window:
-            plan["first_releases"] = []  # nobody knows yet when enough are selected
+            plan["first_releases"] = []  # how long a batch takes is not known in advance
         first = self.learner.selection(1)
         coin = self.currency.worth(first.loss()) / self.capacity
         plan["lifetime"]["parts"] = [

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _ERROR = 0.05
 _FIRST_RELEASES = 8
-AT_ONCE = 2**16  # slots of a block, of either kind, that are in memory at a time
+AT_ONCE = 2**16  # slots of a block, training slots included, in memory at a time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,10 +108,10 @@ class Evaluation(Mechanism):
         return tuple(version_used(models.progress(name, slot).releases, slot) for name in self.of)
 
     def with_models(self, models: Models) -> Evaluation:
-        """Return it with a reader of the models that it counts."""
+        """Return a copy with a reader of the models whose predictions it counts."""
         return replace(self, models=models)
 
-    # No step leaves anything.
+    # no step saves any state
     def step(
         self,
         time: int,
@@ -212,7 +212,8 @@ class Evaluation(Mechanism):
         """
         first = self.slots.before(self.start + begin)
         x, y, present = np.zeros((self.length, 0), dtype=np.float32), np.full(self.length, np.nan), 0
-        at_once = AT_ONCE if self.unit is None else time - begin  # only so is a unit's first slot known
+        # All at once with units: only then is it known which slot is a unit's first.
+        at_once = AT_ONCE if self.unit is None else time - begin
         for start in range(begin, time, at_once):
             stop = min(time, start + at_once)
             records = read(start, stop).one_of_each_unit()
@@ -232,7 +233,7 @@ class Evaluation(Mechanism):
 
     @property
     def _records(self) -> int:
-        """How many records of the stream a block is of."""
+        """Return how many records of the stream a block is of."""
         return self.length * self.slots.period
 
     @property
@@ -248,7 +249,7 @@ class Evaluation(Mechanism):
 
     @property
     def _first(self) -> int:
-        """The number of the first evaluation slot of the publication."""
+        """Return the number of the first evaluation slot of the publication."""
         return self.slots.before(self.start)
 
     def _ended(self, time: int) -> int:

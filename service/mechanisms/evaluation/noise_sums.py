@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FINENESS = 64
 MAX_STEPS = 2**18
-_DEVIATIONS = 12.0  # beyond which a sum has no weight that matters
+_DEVIATIONS = 12.0  # standard deviations beyond which the weight of a sum is neglected
 _SCALES = 40.0
 
 
@@ -58,7 +58,7 @@ def total(noise: CountNoise, draws: int, variance: float = 0.0) -> SumLaw:
 
 @lru_cache(maxsize=256)
 def _of_noise(noise: CountNoise, draws: int) -> SumLaw:
-    """Return the same again: all figures of an evaluation need few laws."""
+    """Return the law of `total`, cached: all figures of an evaluation need few laws."""
     return _convolved(noise, draws, 0.0)
 
 

@@ -71,12 +71,12 @@ class ClassCounts:
 
     @property
     def size(self) -> int:
-        """How many counts a block has."""
+        """Return how many counts a block has."""
         return self.publications * (self._stride + self.shortened) + 2 * len(self.pairs)
 
     @property
     def change(self) -> Change:
-        """How one replaced record changes them."""
+        """Return how one replaced record changes them."""
         moved = 2 * (self.publications * (1 + self.bins) + len(self.pairs))
         return Change(counts=moved + self.publications * self.shortened, largest=1)
 
@@ -189,12 +189,12 @@ class ErrorSums:
 
     @property
     def size(self) -> int:
-        """How many counts a block has."""
+        """Return how many counts a block has."""
         return self.publications * (2 + self.shortened) + 2 * self.moments
 
     @property
     def change(self) -> Change:
-        """How one replaced record changes them."""
+        """Return how one replaced record changes them."""
         return Change(counts=self.size, largest=UNIT)
 
     def count(self, labels: NDArray[np.generic], predictions: Sequence[Predictions | None]) -> NDArray[np.int64]:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from service.learning.records import Records
 
 CHUNK = 64  # slots whose gradients are taken at once
-COPIES = 3  # of a chunk's gradients, or a little less; so measured
+COPIES = 3  # copies of a chunk's gradients in memory, at most, as measured
 NOISE = 0.2
 FASTEST = 8.0
 
@@ -66,7 +66,7 @@ def available() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderPass:
-    """See the module docstring. `records` is n, `batch` how many slots a batch has at most."""
+    """The pass of the module docstring over n = `records` slots, in batches of at most `batch`."""
 
     encoder: Encoder
     loss: Loss
@@ -78,22 +78,22 @@ class EncoderPass:
 
     @property
     def rows(self) -> int:
-        """Rows of the head."""
+        """Return the number of rows of the head."""
         return self.loss.rows(self.classes)
 
     @property
     def dimension(self) -> int:
-        """Weights of the encoder and its head."""
+        """Return the number of weights of the encoder and its head."""
         return self.encoder.dimension(self.rows)
 
     @property
     def steps(self) -> int:
-        """T"""
+        """Return T, the number of steps."""
         return -(-self.records // self.batch)
 
     @property
     def numbers(self) -> int:
-        """How many numbers of 8 bytes a step holds at once beside the records, or some more.
+        """Return how many numbers of 8 bytes a step holds at once beside the records, or some more.
 
         They are a chunk's gradients, and what layers multiply of its records. One record of the chunk takes them all.
         """

@@ -50,9 +50,9 @@ def tasks(settings: LifelongMechanism) -> Tasks:
 def _learner(linear: Linear, settings: LifelongMechanism, settings_of_learner: LinearLearner) -> TaskStatistics:
     """Return what learns task after task, of a linear model of its own features if it has any. Raises Refused."""
     if settings.heads == "per_task" and not linear.intercept:
-        raise Refused("learner.intercept", "tasks are told by what their records' features sum up to: keep it")
+        raise Refused("learner.intercept", "heads per_task need it, since the sums of features identify tasks: keep it")
     if settings.training == "agem" and settings_of_learner.origin is not None:
-        raise Refused("learner.origin", "agem starts from codes of the first task, with weights of zero: leave it out")
+        raise Refused("learner.origin", "agem starts from the codes of the first task: leave it out")
     if settings.features is not None:
         linear = replace(linear, features=settings.features, norm_bound=1.0)
     if settings.encoder is not None:

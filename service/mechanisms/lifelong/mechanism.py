@@ -74,7 +74,7 @@ class Lifelong(LinearMechanism):
 
     @property
     def setting_of_features(self) -> str | None:
-        """The setting by which it makes features of its own of the stream's records; None: it makes none."""
+        """Return the setting by which it makes features of its own of the stream's records; None: it makes none."""
         if self.encoder is not None:
             return "encoder"
         return "features" if self.own_map.steps else None
@@ -117,7 +117,7 @@ class Lifelong(LinearMechanism):
 
     @property
     def workspace(self) -> Workspace:
-        """Return what the matrices take that a model is solved from, or the encoder's gradients."""
+        """Return the size of the matrices that a model is solved from, or of the encoder's gradients."""
         batches = self.learner.workspace
         return batches if self.encoder is None else replace(batches, numbers=max(batches.numbers, self.encoder.numbers))
 
@@ -138,7 +138,7 @@ class Lifelong(LinearMechanism):
         return self.training.least(self.schedule.smallest)
 
     def terms(self, time: int) -> dict[str, Any] | None:
-        """Return the noise, its factor and the weights: estimates with others could not be added up."""
+        """Return the noise, its factor and the weights, which all batches must share so that estimates can be added."""
         (fit,) = self.schedule.fits(time)
         return self.noise_of_batches().to_json() if fit.start > self.schedule.before else None
 
@@ -168,7 +168,7 @@ class Lifelong(LinearMechanism):
         assert learnt is not None  # noqa: S101 - nothing is before the first task otherwise
         records = read(fit.start, fit.end)
         of_steps = None
-        if records.units is not None:  # a record is a part of its unit by the step, which the whole range can't tell
+        if records.units is not None:  # shares are of the unit's records in one step, not in the whole range
             of_steps = [read(*batch) for batch in learnt.batches(fit.start)]
             records = replace(_one_after_another(of_steps), units=records.units)
         perturbation = learnt.perturbation(self.currency, charge)
@@ -196,11 +196,11 @@ class Lifelong(LinearMechanism):
         )
 
     def _features(self, records: Records, fit: Fit, encoders: Sequence[Model]) -> NDArray[Any]:
-        """Return what records of the stream, mapped by it, are counted as."""
+        """Return the features of mapped records of the stream, by `own_map` and the encoder."""
         if self.encoder is None:
             return self._mapped(records, fit)
         if not encoders:
-            raise StateLost("the encoder that its first step released is not there")
+            raise StateLost("the encoder that its first step released is missing")
         encode, weights = self.encoder.encoder, encoders[0].parameters
         return _in_place(lambda x: encode(weights, self.own_map(x)), records, fit)
 

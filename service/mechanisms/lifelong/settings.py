@@ -10,14 +10,14 @@ from pydantic_core import PydanticCustomError
 from service.inputs.fields import Count, Positive, Shape, Steps
 from service.mechanisms.limits import MAX_BLOCKS
 
-MAX_TASKS = 4096  # whose lengths are listed
+MAX_TASKS = 4096  # the most tasks in a list of lengths
 
 _Units = Annotated[int, Field(strict=True, ge=1, le=4096)]
 _Layers = Annotated[tuple[_Units, ...], Field(min_length=1, max_length=4)]
 
 
 class Encoder(Shape):
-    """A network that makes features of records, learnt from the first ones in one pass of noisy steps, then kept.
+    """A network that computes features, learnt from the first records in one pass of noisy steps, then fixed.
 
     It needs delta > 0, and the extra `deep`.
     """

@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from service.privacy.accounting.events import NoisyStatistics
     from service.privacy.noise.correlated import Factor
 
-DECAY = 0.97  # of the noise where only the sum of all batches counts
-HIDDEN = 64  # r of `agem`
+DECAY = 0.97  # decay of the noise's factor where only the sum of all batches counts
+HIDDEN = 64  # the default of r, the codes, for `agem`
 STEPS = 100
-_SIZES = 2  # what is remembered ends with the numbers of slots, or units, and of batches that it is the sum of
+_SIZES = 2  # each remembered sum ends with two numbers: its slots (or units) and its batches
 
 State = tuple["Floats", ...]
 """The memory of older tasks, oldest first, then of the task under way, then θ and W of `agem`; where only the sum of
@@ -77,7 +77,7 @@ class Place:
 
     @property
     def last(self) -> bool:
-        """Whether its task ends with it."""
+        """Return whether its task ends with it."""
         return self.batch == self.batches - 1
 
 
@@ -91,7 +91,7 @@ class _Means(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStatistics(Statistics):
-    """See the module docstring."""
+    """The learner of the module docstring."""
 
     training: Literal["joint", "agem"] = "joint"
     heads: Literal["shared", "per_task"] = "shared"
@@ -112,18 +112,18 @@ class TaskStatistics(Statistics):
 
     @property
     def adds_up(self) -> bool:
-        """Whether all that is ever used of the estimates is the sum of all."""
+        """Return whether all that is ever used of the estimates is the sum of all."""
         return self.training == "joint" and self.heads == "shared" and self.memory is None
 
     @property
     def codes(self) -> int:
-        """r"""
+        """Return r, the number of codes of the autoencoder."""
         columns = self.shape[1]
         return min(columns, self.hidden or (HIDDEN if self.training == "agem" else columns))
 
     @property
     def most_remembered(self) -> int:
-        """How many numbers a step leaves for the next one, at most."""
+        """Return how many numbers a step leaves for the next one, at most."""
         more = self.factor(Currency.ZCDP).remembers(1) if self.adds_up else (self.memory or 1)
         model = sum(self.shape) * self.codes if self.training == "agem" else 0
         return (1 + more) * (self.entries + _SIZES) + model
@@ -139,7 +139,7 @@ class TaskStatistics(Statistics):
         return (self.memory or 1) + 3 if self.heads == "per_task" else 1
 
     def factor(self, currency: Currency) -> Factor:
-        """Return how noise is taken back: as for running sums where they are all that counts, else not at all."""
+        """Return how later batches cancel earlier noise: as for running sums where only the sum counts, else not."""
         return Blt.decaying(DECAY) if self.adds_up and currency is Currency.ZCDP else super().factor(currency)
 
     def perturbation(
@@ -150,7 +150,7 @@ class TaskStatistics(Statistics):
         return replace(noisy, rows=self.shape[0]) if self.heads == "per_task" else noisy
 
     def remembers(self, perturbation: NoisyStatistics, place: Place) -> int:
-        """Return of how many arrays the state is before that batch, which needs it whole."""
+        """Return the number of arrays in the state before that batch."""
         if self.adds_up:
             return min(place.number, 1) + perturbation.factor.remembers(perturbation.place(place.number))
         older = min(place.task, self.memory or 1)
@@ -306,6 +306,6 @@ def _longest(matrix: Floats) -> float:
 
 
 def _sizes(total: Floats) -> tuple[int, int]:
-    """Return of how many slots and of how many batches it is the sum; of 1 where no batch has any unit."""
+    """Return how many slots (or units), at least 1, and how many batches a remembered sum is of."""
     slots, batches = total[-_SIZES:]
     return max(1, int(slots)), int(batches)

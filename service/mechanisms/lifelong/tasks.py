@@ -37,22 +37,22 @@ class Tasks:
 
     @cached_property
     def _starts(self) -> tuple[int, ...]:
-        """Where each task starts whose length is listed."""
+        """Return the first record of each task whose length is listed."""
         return tuple(accumulate(self.lengths[:-1], initial=self.before))
 
     @cached_property
     def _numbers(self) -> tuple[int, ...]:
-        """How many batches come before each of those."""
+        """Return how many batches come before each of those."""
         return (0, *accumulate(self.batches(task) for task in range(len(self.lengths) - 1)))
 
     @cached_property
     def largest(self) -> int:
-        """How many records the largest batch of any task has."""
+        """Return how many records the largest batch of any task has."""
         return max(-(-self.length(task) // self.batches(task)) for task in range(len(self.lengths)))
 
     @cached_property
     def smallest(self) -> int:
-        """How many records the smallest batch of any task has."""
+        """Return how many records the smallest batch of any task has."""
         return min(self.length(task) // self.batches(task) for task in range(len(self.lengths)))
 
     def length(self, task: int) -> int:
@@ -67,7 +67,7 @@ class Tasks:
         """Return the batch that this record is in, which is not before the first task."""
         listed = bisect_right(self._starts, record) - 1
         length, batches = self.length(listed), self.batches(listed)
-        repeated = (record - self._starts[listed]) // length  # 0 but for the last one listed
+        repeated = (record - self._starts[listed]) // length  # 0 for all but the last listed task
         begin = self._starts[listed] + repeated * length
         batch = ((record - begin + 1) * batches - 1) // length
         start, end = (begin + length * number // batches for number in (batch, batch + 1))

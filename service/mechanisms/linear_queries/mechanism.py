@@ -75,12 +75,12 @@ if TYPE_CHECKING:
     from service.learning.records import Records
     from service.privacy.accounting.groups import UnitBound
 
-HEIGHT = Fraction(5, 6)  # of the accuracy: where a query begins to be hard
-SHARPNESS = Fraction(1, 6)  # of the accuracy: what noise may add to that
+HEIGHT = Fraction(5, 6)  # times the accuracy: the error from which on a query is hard
+SHARPNESS = Fraction(1, 6)  # times the accuracy: the error that noise may add
 _LIMB = 2.0**31
-_ROUNDED = 1 - Fraction(1, 2**45)  # leaves room for rounding every charge of a fixed number of instances up
-_STRIDE = 1024  # records are counted in once they are as many as 1/1024 of those that are
-RECKONED = (1_000, 1_000_000)  # queries, for which a plan tells how many records there should be
+_ROUNDED = 1 - Fraction(1, 2**45)  # room for rounding up the charges of a fixed number of instances
+_STRIDE = 1024  # new records are counted once they are 1/1024 of the counted ones
+RECKONED = (1_000, 1_000_000)  # numbers of queries for which a plan states how many records are needed
 
 NO_CATEGORY = LinearQuery.holding(np.zeros(0, dtype=np.int64))
 """A query whose answer is 0 for any records. To measure it closes an instance and leaves the histogram as it is."""
@@ -175,7 +175,7 @@ class LinearQueries(Mechanism):
 
     @property
     def height(self) -> float:
-        """How far off a query is that counts as hard, in parts of the slots."""
+        """Return how far off a query is that counts as hard, in parts of the slots."""
         return float(HEIGHT) * self.alpha
 
     # Nothing is read or released.
@@ -366,7 +366,7 @@ class LinearQueries(Mechanism):
                 **self.loss_of(self.capacity * self.factor),
                 "share": "1",
                 "note": "an instance opens only while all of it fits the cap of every record that it is about",
-                "parts": [  # later instances cost less where there is no number of hits
+                "parts": [  # without a number of hits, later instances cost less
                     {
                         "what": what,
                         "fits": self.hits or 1,

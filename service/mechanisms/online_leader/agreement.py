@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from service.privacy.noise.running_sums import Factor
 
 RATE = 0.4
-LEAST, MOST = 1.0 / 3.0, 2.0  # steps are cut by more than they are stretched: a long one also has long noise
-_STEPS = 64  # after so many the noise of a step hardly depends on how long its run has been
+LEAST, MOST = 1.0 / 3.0, 2.0  # the least factor is farther from 1 than the largest, since a long step has long noise
+_STEPS = 64  # steps after which the noise hardly depends on the length of the run
 
 
 def followed(logarithm: float, mean: Floats, before: Floats, noise: float) -> float:
@@ -49,7 +49,7 @@ def followed(logarithm: float, mean: Floats, before: Floats, noise: float) -> fl
 
 @lru_cache(maxsize=64)
 def taken_back(factor: Factor) -> float:
-    """Return r: -E<n_t, n_(t-1)>/E‖z‖², n_t the noise of estimate t, z a fresh draw.
+    """Return r = -E<n_t, n_(t-1)>/E‖z‖², n_t the noise of estimate t, z a fresh draw.
 
     In trees every second step takes back the one before.
     """

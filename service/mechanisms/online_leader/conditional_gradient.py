@@ -48,7 +48,7 @@ class Pursuit:
 
     @property
     def reach(self) -> float:
-        """κ"""
+        """Return κ of the local linear oracle."""
         size = self.origin.size
         return {"simplex": math.sqrt(size / 2), "l1_ball": 2 * math.sqrt(size), "box": math.sqrt(size)}[
             self.constraint.name
@@ -62,7 +62,7 @@ class Pursuit:
     def step(
         self, weights: Floats, apart: Floats, before: Floats, estimate: Floats, step: int
     ) -> tuple[Floats, Floats]:
-        """Return w_(t+1) and what it is apart from its leader, (1,), t = step + 1; before: g_1 + … + g_(t-1).
+        """Return w_(t+1) and a bound on its distance from the leader, (1,), t = step + 1; before: g_1 + … + g_(t-1).
 
         weights: w_t; apart: H; estimate: g_t.
         """

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from service.mechanisms.family import BuildContext
     from service.privacy.noise.running_sums import Runs
 
-FARTHEST = 1e4  # logits: a ball without a radius reaches so far in a score, which is farther than any model goes
-DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
+FARTHEST = 1e4  # logits that a ball without a radius allows in a score: farther than any model goes
+DECAY = 0.97  # decay of the noise's factor: gradients forget steps of long ago anyway
 
 
 def build(settings: OnlineLeaderMechanism, context: BuildContext) -> OnlineLeader:

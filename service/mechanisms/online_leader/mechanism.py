@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 # Publications that run with `auto` go by these for ever: with others they would halt (`terms`).
 STEPS = (1, 2, 4, 8, 16)
-NOISE = 1.0  # of the mean of a part's gradients, in clipped gradients: the most with which `auto` makes so many steps
-PART = 125  # records at least
+NOISE = 1.0  # the largest noise in the mean gradient of a part, in clipped gradients, that `auto` accepts
+PART = 125  # the least records of a part
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,7 +93,7 @@ class OnlineLeader(LinearMechanism):
         return Step(releases=(release,), chain=numbered(state, parts))
 
     def terms(self, time: int) -> dict[str, Any] | None:
-        """Return the noise and the factor of the run that goes on at `time`; None where one begins."""
+        """Return the noise and the factor of the run that continues at `time`; None where a run begins."""
         (fit,) = self.schedule.fits(time)
         number = fit.start // self._batch * self.steps
         return self._noise(number).to_json() if self.learner.runs.at(number)[1] else None
@@ -134,13 +134,13 @@ class OnlineLeader(LinearMechanism):
         return max(steps for steps in STEPS if steps == 1 or self.training.least(self._batch // steps) >= needed)
 
     def declassified(self, time: int) -> int:
-        """Return how many records' batches were in the clear, their exact sum of gradients, at `time`."""
+        """Return how many records, the first ones, are declassified at `time`: their exact gradient sums are public."""
         batch = self._batch
         factor, step = self.learner.runs.at(max(0, time // batch - 1))
         return batch * factor.declassified(step) if isinstance(factor, WindowTree) else 0
 
     def draws(self) -> int:
-        """Return how many draws a record moves in the longest run that there can be."""
+        """Return the number of draws that a record moves in the longest possible run."""
         factor, _ = self.learner.runs.at(max(0, self.steps * (MAX_RECORDS // self._batch) - 1))
         return moved_draws(factor) if super().draws() else 0
 

@@ -84,7 +84,7 @@ The number is how far w can be from its leader, with `adaptive` how long mean gr
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineGradient(Linear):
-    """See the module docstring. Each setting that is None is chosen by its rule."""
+    """The learner of the module docstring. A setting that is None is chosen by its rule."""
 
     kind: ClassVar[str] = DESCENT.kind
     same_everywhere: ClassVar[bool] = True
@@ -111,7 +111,7 @@ class OnlineGradient(Linear):
 
     @property
     def longest(self) -> float:
-        """C"""
+        """Return C, the norm to which gradients are clipped."""
         return self.clip or clipped_at(self)
 
     def perturbation(
@@ -156,7 +156,7 @@ class OnlineGradient(Linear):
         return least * min(1.0, quiet / noise)
 
     def _part(self, step: int, answer: float, least: float) -> float:
-        """Return k_t; answer: by how much k is multiplied, least: k."""
+        """Return k_t; answer: the factor of k; least: k."""
         first = 4.0 / (step + 5.0)
         if self.averaging == "tracking":
             least = max(first, least)
@@ -164,7 +164,7 @@ class OnlineGradient(Linear):
 
     @property
     def _between(self) -> float:
-        """Return how far gradients are taken from the iterate towards the average; 0: at the iterate."""
+        """Return b: gradients are computed at w + b·(a - w); 0: at the iterate."""
         if isinstance(self.averaging, bool) or self.strong_convexity is not None:
             return 0.0
         return BETWEEN.get(self.averaging, 0.0)
@@ -172,7 +172,7 @@ class OnlineGradient(Linear):
     def _response(
         self, mean: Floats, state: State, n: int, perturbation: NoisyRunningSums
     ) -> tuple[float, float, Floats]:
-        """Return how many times longer a step is, by how much k is multiplied, and the number of the next state.
+        """Return the factor of the step's length, the factor of k, and the number in the next state.
 
         state: the number and u of before. In a regression nothing answers the stream: there a step that goes too far
         makes the next gradient longer, and so on.
@@ -191,7 +191,7 @@ class OnlineGradient(Linear):
         return 1.0, 1.0, number
 
     def _surprise(self, mean: Floats, lately: float, n: int) -> tuple[float, float]:
-        """Return r_t, at least 1, and how long mean gradients were lately, this one among them.
+        """Return r_t ≥ 1, and the recent length of mean gradients, this one included.
 
         The draw of a batch moves a mean of n clipped gradients by C/√n at most, which surprises nobody.
         """
@@ -202,7 +202,7 @@ class OnlineGradient(Linear):
         return max(1.0, ratio), lately + (RISE if length > lately else FALL) * (length - lately)
 
     def remembers(self, step: int) -> int:
-        """Return of how many arrays the state is before that step, which needs it whole; 0: it is `start`'s."""
+        """Return the number of arrays in the state before that step; 0: the state is that of `start`."""
         factor, place = self.runs.at(step)
         return 4 + factor.remembers(place) if step else 0
 
@@ -229,7 +229,9 @@ class OnlineGradient(Linear):
         _, total = summed(self.loss, rows, y, point, steepest=steepness(rows, self.longest), shares=shares)
         _, place = self.runs.at(step)
         estimate, remembered = perturbation.sums.release(total, tuple(memory), place)
-        if records.units is not None:  # n is of units, by the public pattern; without any it is a step of noise alone
+        if (
+            records.units is not None
+        ):  # n counts units, by the public pattern; without units in the batch the step is noise alone
             n = max(1, records.units)
         mean, answer = estimate / n, 1.0
         if self.strong_convexity is None:

@@ -14,8 +14,8 @@ LARGEST_TOEPLITZ_DECAY = 0.99
 LARGEST_SPLIT = (
     2000  # records: a larger batch makes one step unless asked, which drift harms less (benchmarks.defaults)
 )
-LARGEST_LEAF_WINDOW = 1024  # a model's worth of numbers is remembered of each of its batches
-LARGEST_BLOCK_WINDOW = 2**20  # what is summed up exactly needs a lattice the coarser, the longer the window
+LARGEST_LEAF_WINDOW = 1024  # batches: for each of them as many numbers are remembered as a model has
+LARGEST_BLOCK_WINDOW = 2**20  # batches: exact sums over longer windows need too coarse a lattice
 
 
 Averages = Literal["recent", "schedule_free", "adaptive", "tracking"]
@@ -95,7 +95,7 @@ class OnlineLeaderMechanism(Shape):
 
     @property
     def takes_back(self) -> bool:
-        """Whether steps take back earlier noise for ever, however many there are."""
+        """Return whether steps take back earlier noise for ever, however many there are."""
         return self.noise in ("blt", "toeplitz")
 
     def begun(self) -> Self:

@@ -24,7 +24,7 @@ def build(settings: PreparationMechanism, context: BuildContext) -> MapOfFirstRe
     if context.stream.features is None:
         raise Refused("mechanism.kind", "a categorical stream has no features to prepare")
     if settings.rule is not None and settings.of != "scale":
-        raise Refused("mechanism.rule", "is of scales: leave it out")
+        raise Refused("mechanism.rule", "is a setting of scale: leave it out")
     if feature_map.features > MAX_FEATURES:
         raise Refused(
             "mechanism.kind",

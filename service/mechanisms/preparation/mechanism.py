@@ -95,7 +95,7 @@ class Preparation(MapOfFirstRecords):
 
     @property
     def change(self) -> Change:
-        """How one record changes the counts of all features together."""
+        """Return how one record changes the counts of all features together."""
         return Change(counts=2 * self.features, largest=1)
 
     def noise(self) -> CountNoise:
@@ -108,7 +108,7 @@ class Preparation(MapOfFirstRecords):
 
     @property
     def released_shape(self) -> list[int]:
-        """A scale for each feature."""
+        """Return the shape: a scale for each feature."""
         return [1, self.features]
 
     def expected(self) -> dict[str, Any]:

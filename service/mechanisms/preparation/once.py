@@ -46,7 +46,7 @@ class MapOfFirstRecords(Mechanism):
 
     @abstractmethod
     def measured(self, pieces: Iterable[NDArray[np.floating]]) -> Floats:
-        """Return what is released, with its noise. pieces: the records that count, (m, d) each."""
+        """Return the noisy values to release. pieces: the records that count, arrays of shape (m, d)."""
 
     @abstractmethod
     def map_step(self, noisy: Floats, slots: int) -> dict[str, Any]:
@@ -66,14 +66,14 @@ class MapOfFirstRecords(Mechanism):
     @property
     @abstractmethod
     def released_shape(self) -> list[int]:
-        """The rows and columns that a plan shows."""
+        """Return the rows and columns that a plan shows."""
 
     def next_time(self, after: int) -> int:
-        """Return N, and after it no time that comes."""
+        """Return N; after N a time that no stream reaches."""
         return self.records if after < self.records else NEVER
 
     def needs(self, after: int) -> int:
-        """Return the first record, until it was read."""
+        """Return 0 until the first N records are read, then `after`: nothing is read again."""
         return 0 if after < self.records else after
 
     def reads(self, time: int) -> int:  # noqa: ARG002 - there is one
@@ -81,10 +81,9 @@ class MapOfFirstRecords(Mechanism):
         return self.records
 
     def reads_blocks(self, records: int) -> bool:
-        """Return whether so many slots would be much at once: then a plan counts the few that are read at a time."""
+        """Return whether that many slots are read in pieces, so that a plan counts the memory of one piece."""
         return self.unit is None and bytes_at_once(records, self.features) > LARGE_BYTES
 
-    # It is the first.
     def step(
         self,
         time: int,
@@ -136,12 +135,12 @@ class MapOfFirstRecords(Mechanism):
 
     @property
     def features(self) -> int:
-        """The number d of features."""
+        """Return the number d of features."""
         return self.feature_map.features
 
     @property
     def slots(self) -> int:
-        """The number of slots that it reads."""
+        """Return the number of slots that it reads."""
         return self.training.count(0, self.records)
 
     def draws(self) -> int:

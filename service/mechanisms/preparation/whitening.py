@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 MAX_FEATURES = 128
 """Each release of those who name it carries the matrix."""
-_LEAST_SEEN = 0.01  # of the gain's sum, as a share of d: noise alone never shows less
+_LEAST_SEEN = 0.01  # the least sum in the gain, as a share of d: noise alone gives at least this
 _DIGITS = 9
 _ROUGH = 0.5
 
@@ -105,7 +105,7 @@ class Whitening(MapOfFirstRecords):
 
     @property
     def released_shape(self) -> list[int]:
-        """The matrix's."""
+        """Return the shape of the matrix."""
         return [self.features, self.features]
 
     def expected(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def on(schedule: Callable[[S, Currency], Schedule]) -> Callable[[S, BuildContext], OnSchedule]:
-    """Return what builds a publication that fits models on this schedule, with whichever learner was asked for."""
+    """Return the function that builds a publication of this schedule with the requested learner."""
 
     def build(settings: S, context: BuildContext) -> OnSchedule:
         return _fitted(schedule(settings, context.currency), context)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from service.privacy.accounting.groups import UnitBound
     from service.schedules.schedule import Fit, Pattern
 
-COPIES = 32  # of the weights: so many the exact solver and noise hold at once, with some records; so measured
+COPIES = 32  # copies of the weights that the exact solver and the noise hold at once, as measured
 _TAKING_UNITS = (NoisyGradientDescent, OutputPerturbation, ObjectivePerturbation)
 _OF_UNITS = (
     "the noise is for the number of units in a fit, which only its records tell; these are the figures where every "
@@ -72,7 +72,7 @@ class Fitting(OnSchedule):
     """Opens the records of a range block by block; None: all of them are read at once"""
 
     def with_blocks(self, blocks: Callable[[int, int], Blocks]) -> Fitting:
-        """Return it with what opens the records of a range block by block."""
+        """Return a copy that reads the records of a range block by block."""
         return replace(self, blocks=blocks)
 
     def step(
@@ -94,7 +94,7 @@ class Fitting(OnSchedule):
             except (Inaccurate, Unaffordable) as refusal:
                 if not releases:
                     raise
-                # It tells of the centre, which was drawn from records just now: they pay for that.
+                # This depends on the centre, which was just released from records: so they are charged for it.
                 return Step(releases=tuple(releases), chain=tuple(models), halts=str(refusal))
             parameters = self.learner.release(present, records, center, perturbation)
             model = Model(version=next_version + len(releases), parameters=parameters)
@@ -141,7 +141,7 @@ class Scheduled(Fitting, LinearMechanism):
 
     @property
     def workspace(self) -> Workspace:
-        """Return what a fit holds that is as long as the weights. One record is enough for most of it."""
+        """Return the size of a fit's arrays that are as long as the weights."""
         return Workspace(numbers=COPIES * self.learner.dimension)
 
     def reads_blocks(self, records: int) -> bool:

@@ -62,9 +62,9 @@ class ScheduledBlackBoxMechanism(Shape):
 
     kind: Literal["scheduled_black_box"]
     first: Count
-    growth: Annotated[Growth | None, Field(description="γ, by how much the records grow from one fit to the next")] = (
-        None
-    )
+    growth: Annotated[
+        Growth | None, Field(description="γ: each fit reads 1 + γ times as many records as the one before")
+    ] = None
     accuracy: Annotated[
         Share | None,
         Field(description="α: by how much a mean over all records may move before the next fit; then γ = α/(1 - α)"),

@@ -78,13 +78,13 @@ class WindowStatistics(LinearMechanism):
         return Step(releases=(release,), chain=numbered(state, parts))
 
     def terms(self, time: int) -> dict[str, Any] | None:
-        """Return the noise, its factor and the weights: estimates with others could not be added up."""
+        """Return the noise, its factor and the weights, which all blocks must share so that estimates can be added."""
         (fit,) = self.schedule.fits(time)
         return self._perturbation(fit).to_json() if fit.start else None
 
     @property
     def workspace(self) -> Workspace:
-        """Return what the matrices take that a model is solved from."""
+        """Return the size of the matrices that a model is solved from."""
         return self.learner.workspace
 
     def check_units(self) -> None:

@@ -31,16 +31,16 @@ class WindowModel(Statistics):
 
     @property
     def most_remembered(self) -> int:
-        """How many numbers a step leaves for the next one, at most."""
+        """Return how many numbers a step leaves for the next one, at most."""
         return (self.blocks + self.factor(Currency.ZCDP).remembers(1)) * (self.entries + 1)
 
     @property
     def solutions(self) -> int:
-        """How many models a step solves for."""
+        """Return how many models a step solves for."""
         return 1 + len(self.candidates)
 
     def factor(self, currency: Currency) -> Factor:
-        """Return how noise is taken back: for a sum of W blocks nearly what is best, or not at all in pure ε."""
+        """Return how later blocks cancel earlier noise: nearly the best for sums of W blocks; in pure ε not at all."""
         if currency is Currency.PURE or self.blocks == 1:
             return super().factor(currency)
         return Blt.decaying(1.0 - 1.0 / self.blocks)
@@ -51,7 +51,7 @@ class WindowModel(Statistics):
         return self.strength(noise / perturbation.weights.second, slots)
 
     def remembers(self, perturbation: NoisyStatistics, step: int) -> int:
-        """Return of how many arrays the state is before that step, which needs it whole."""
+        """Return the number of arrays in the state before that step."""
         return min(step, self.blocks - 1) + perturbation.factor.remembers(perturbation.place(step))
 
     def advance(
@@ -66,7 +66,9 @@ class WindowModel(Statistics):
         estimate, memory = perturbation.sums.release(
             self.statistics(records, n), state[older:], perturbation.place(step)
         )
-        if records.units is not None:  # their number goes with the estimate: blocks may have one more than another
+        if (
+            records.units is not None
+        ):  # the number of units is stored with the estimate, since it differs between blocks
             estimate = np.append(estimate, records.units)
         window = (*state[:older], estimate)
         models = tuple(candidate.model(window, n, origin, perturbation, step) for candidate in (self, *self.candidates))

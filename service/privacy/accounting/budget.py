@@ -17,7 +17,7 @@ from service.privacy.accounting.zcdp_budget import capacity_of, in_rho
 from service.privacy.currency import Currency, capacity, round_down, round_up, zcdp_epsilon, zcdp_rho
 from service.privacy.noise.sampler_distance import LARGEST_DELTA
 
-_DOWN = Context(prec=15, rounding=ROUND_FLOOR)  # the digits of a decimal that somebody may ask for
+_DOWN = Context(prec=15, rounding=ROUND_FLOOR)  # significant digits of an ε or δ in a request
 _LEAST_EPSILON = Decimal("1e-9")
 
 
@@ -30,7 +30,7 @@ class Accounting(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """See the module. All but its fields raise ValueError if it is held in ρ and its δ is at most 2^-60."""
+    """The (ε, δ) that no record may exceed, and its accounting. Methods raise ValueError for `zcdp` with δ ≤ 2^-60."""
 
     epsilon: Decimal
     delta: Decimal
@@ -38,7 +38,7 @@ class Budget:
 
     @property
     def in_rho(self) -> bool:
-        """Whether it is held in ρ."""
+        """Return whether the budget is held in ρ."""
         return self.accounting is Accounting.ZCDP
 
     @property
@@ -123,7 +123,7 @@ def component(
 
 @lru_cache(maxsize=4096)
 def epsilon_within(rho: float, delta: Decimal) -> Decimal:
-    """Return an ε of at most 15 digits, as large as is found, such that (ε, delta) takes no more than `rho` > 0.
+    """Return nearly the largest ε, of at most 15 digits, for which (ε, delta) needs at most `rho` > 0.
 
     0 if even 10^-9 takes more.
     """

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from service.privacy.noise.running_sums import Factor
 
 _BITS = 160
-_LARGEST_TREE_RECORDS = 2**12  # level by level takes m² steps
+_LARGEST_TREE_RECORDS = 2**12  # above it, m² is used: the search takes m² steps
 _ROUNDING_BITS = range(36, 2, -2)
 _IMPOSSIBLE = -(2**60)
 
@@ -140,7 +140,7 @@ def _sums_of_toeplitz(factor: Toeplitz, batching: Batching, full: int) -> tuple[
 
 
 def _sums_of_blt(factor: Blt, batching: Batching, full: int) -> tuple[int, int]:
-    """Return the same: of each decay x the sums of its powers, times its weight."""
+    """Return P_n and S_n as `_sums_of_toeplitz` does: for each decay x the sums of its powers times its weight."""
     pairs = singles = 0
     for weight, decay in _geometric(factor):
         sum_of_sums, sum_of_powers = _sums_of_powers(decay, batching, full)
@@ -156,7 +156,7 @@ def _sums_of_powers(decay: int, batching: Batching, full: int) -> tuple[int, int
     power, rest = _power(decay, batching.batches_apart(1) - 1), part
     sum_of_sums = sum_of_powers = 0
     for left in range(full, 0, -1):
-        if power <= 1:  # as small as it gets
+        if power <= 1:  # no later power is smaller
             return sum_of_sums + left * sum_of_powers + left * (left - 1) // 2 * power, sum_of_powers + left * power
         sum_of_sums += sum_of_powers
         sum_of_powers += power

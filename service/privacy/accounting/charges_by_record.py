@@ -57,8 +57,8 @@ class ChargesByRecord:
         exact = Fraction(amount)
         if exact == 0 or start == end:
             return self
-        first = bisect_right(self.starts, start) - 1  # the piece that holds `start`
-        last = len(self.starts) if end is None else bisect_left(self.starts, end)  # the first piece not touched
+        first = bisect_right(self.starts, start) - 1  # of the piece that contains `start`
+        last = len(self.starts) if end is None else bisect_left(self.starts, end)  # of the first piece after the range
         starts = [start, *self.starts[first + 1 : last]]
         amounts = [amount + exact for amount in self.amounts[first:last]]
         if end is not None and (last == len(self.starts) or self.starts[last] != end):

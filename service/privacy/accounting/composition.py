@@ -60,7 +60,7 @@ class PrivacyLoss:
         return other.within(self)
 
     def at_least(self, other: "PrivacyLoss") -> "PrivacyLoss":
-        """The larger ε, the larger δ and the larger ρ."""
+        """Return the larger ε, the larger δ and the larger ρ."""
         return PrivacyLoss(
             epsilon=max(self.epsilon, other.epsilon),
             delta=max(self.delta, other.delta),
@@ -68,7 +68,7 @@ class PrivacyLoss:
         )
 
     def at_most(self, other: "PrivacyLoss") -> "PrivacyLoss":
-        """The smaller ε, the smaller δ and the smaller ρ."""
+        """Return the smaller ε, the smaller δ and the smaller ρ."""
         return PrivacyLoss(
             epsilon=min(self.epsilon, other.epsilon),
             delta=min(self.delta, other.delta),
@@ -79,11 +79,11 @@ class PrivacyLoss:
         return (budget - self).at_least(PrivacyLoss())
 
     def shown(self) -> dict[str, float]:
-        """As numbers to read: the least double whose decimal notation is not below the exact value."""
+        """Return as numbers to read: the least double whose decimal notation is not below the exact value."""
         return {"epsilon": _shown(self.epsilon, up=True), "delta": _shown(self.delta, up=True)}
 
     def shown_down(self) -> dict[str, float]:
-        """The other way round: for what is left."""
+        """Return the loss as numbers to read, rounded down: for what is left."""
         return {"epsilon": _shown(self.epsilon, up=False), "delta": _shown(self.delta, up=False)}
 
 
@@ -96,7 +96,7 @@ class Slots(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """One publication's: its cap (ε, δ) on every record from `start` on, and the currency in which it charges.
+    """One publication's part of the budget: its cap (ε, δ) on every record from `start` on, and its currency.
 
     Only the slots of the kind `slots` pay in a range that it charges.
     running: the whole cap is reserved on all these records. On a stream with units that is so for ever once it has
@@ -118,7 +118,7 @@ class Component:
         return self._alone(amount, self.cap)
 
     def alone(self, amount: Fraction) -> PrivacyLoss:
-        """Return as (ε, δ), for who reads it, charges of this amount by the publication alone."""
+        """Return charges of this amount by this publication alone as (ε, δ), for people."""
         return self.loss(amount)
 
     def held(self, amount: Fraction) -> PrivacyLoss:
@@ -126,7 +126,7 @@ class Component:
         return self.cap if self.running else self.reserved_after_end(amount)
 
     def held_alone(self, amount: Fraction) -> PrivacyLoss:
-        """Return the same as (ε, δ), for who reads it, of the publication alone."""
+        """Return what this publication alone reserves, as (ε, δ), for people."""
         return self.held(amount)
 
     def _alone(self, amount: Fraction, promise: PrivacyLoss) -> PrivacyLoss:
@@ -151,7 +151,7 @@ class Component:
 
 @dataclass(frozen=True, kw_only=True)
 class ZcdpComponent(Component):
-    """The same where the budget is held in ρ (`zcdp_budget`): charges count as ρ, whatever their currency.
+    """A `Component` of a stream whose budget is held in ρ (`zcdp_budget`): charges of any currency count as ρ.
 
     On a stream with units what a slot was charged, `factor` times, is a ρ, or the ε = m·ε_i of a ρ = ε²/2, which is at
     least g·ε_i²/2, since g ≤ m²: so much as `unit_ledger` wants, or more.
@@ -203,7 +203,7 @@ class Range:
 
 
 def add_up(components: Iterable[Component], changes: Iterable[tuple[int, int, Fraction]]) -> Iterator[Range]:
-    """Spent and reserved on every record, as neighbouring ranges that cover [0, ∞). Holds none but the one at hand.
+    """Yield the spent and the reserved loss as neighbouring ranges that cover [0, ∞); only one is in memory.
 
     changes: (record, component, by how much more the component has charged the records from this one on), in the order
     of records, each record and component once.
@@ -281,11 +281,11 @@ def pointwise_max(
 
 
 def worst_from(ranges: Iterable[Range]) -> list[tuple[int, PrivacyLoss]]:
-    """The largest reserved ε, δ and ρ of any record from each one on, a falling staircase.
+    """Return the largest reserved ε, δ and ρ of any record from each one on, a falling staircase.
 
     Returns (first record, loss). ranges: in order, covering [0, ∞).
     """
-    stairs: list[tuple[int, PrivacyLoss]] = []  # as far as seen
+    stairs: list[tuple[int, PrivacyLoss]] = []  # for the ranges read so far
     for stretch in ranges:
         raised: list[tuple[int, PrivacyLoss]] = []
         while stairs and not stairs[-1][1].covers(stretch.reserved):
@@ -298,7 +298,7 @@ def worst_from(ranges: Iterable[Range]) -> list[tuple[int, PrivacyLoss]]:
 
 
 def worst(losses: Iterable[PrivacyLoss]) -> PrivacyLoss:
-    """The largest ε, the largest δ and the largest ρ, which is at least what any one record has."""
+    """Return the largest ε, the largest δ and the largest ρ, which is at least what any one record has."""
     most = PrivacyLoss()
     for loss in losses:
         most = most.at_least(loss)
@@ -362,7 +362,7 @@ def tightest_epsilon(holdings: Iterable[Holding], basic: PrivacyLoss) -> Tighter
 
 @lru_cache(maxsize=4096)
 def _shown(value: Fraction, *, up: bool) -> float:
-    """A budget of 0.1 is the decimal 0.1, not the double next to it; so it must also be read as 0.1."""
+    """Return the nearest double whose decimal notation is not on the wrong side of the value: 0.1 shows as 0.1."""
     nearest = float(value)
     written = Fraction(repr(nearest))
     if written >= value if up else written <= value:

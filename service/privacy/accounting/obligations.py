@@ -1,4 +1,4 @@
-"""The debts of a publication, whatever it releases: to records, to people who label, to those who wait for fits.
+"""Obligations of a publication, whatever it releases: when records are charged, who labels, how large fits are.
 
 A mechanism states its obligations when its publication is created, and they are stored beside the plan. The ledger, the
 workers and the API decide by them alone: a plan is text for people, and no key of a plan decides anything.
@@ -26,7 +26,7 @@ class WithEachRelease:
     """Each release is charged to the records that it read."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the moment of the charge."""
+        """Return as JSON when records are charged: with each release."""
         return {"when": "release"}
 
 
@@ -37,7 +37,7 @@ class AtArrival:
     event: PrivacyEvent
 
     def to_json(self) -> dict[str, Any]:
-        """Return the moment of the charge, and what is paid for."""
+        """Return as JSON when records are charged, at arrival, and the price."""
         return {"when": "arrival", "event": self.event.to_json()}
 
 
@@ -51,7 +51,7 @@ class OnOpening:
     first: OpenedInstance
 
     def to_json(self) -> dict[str, Any]:
-        """Return the moment of the charge, and what is paid for first."""
+        """Return as JSON when records are charged, and the first instance."""
         return {"when": "opening", "event": self.first.to_json()}
 
 
@@ -94,7 +94,7 @@ class FitSize:
 
     @classmethod
     def from_json(cls, content: Any) -> FitSize:
-        """Return the size that JSON states; of anything else that nothing is fitted.
+        """Return the sizes that JSON states; sizes of no fit for anything else.
 
         Estimates of fits only order work: a record that somebody changed is found where charges are looked at.
         """
@@ -108,7 +108,7 @@ _OPTIONAL = {field.name for field in fields(FitSize) if field.default == 0}
 
 @dataclass(frozen=True, kw_only=True)
 class Obligations:
-    """See the module."""
+    """What a publication owes, whatever it releases; stored when it is created."""
 
     charging: Charging
     labelling: Labelling | None = None
@@ -126,7 +126,7 @@ class Obligations:
     """The bound on units, and how many times a slot's charge counts for its unit; None: the stream has no units."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as it is stored."""
+        """Return the obligations as JSON, in the stored form."""
         stated = {name: value for name in ("draws", "unit") if (value := getattr(self, name)) is not None}
         return (
             stated

@@ -1,4 +1,4 @@
-"""The group factor of a release, from its noise alone: for whoever verifies a ledger without its mechanisms."""
+"""The group factor of a release, computed from its noise alone, so that a verifier needs no mechanisms."""
 
 from __future__ import annotations
 
@@ -53,4 +53,4 @@ def factor_of(event: PrivacyEvent, currency: Currency, bound: UnitBound, records
         return Fraction(bound.max_records) if currency is Currency.PURE else group_factor(shared(bound))
     if isinstance(event, _INDEPENDENT):
         return group_factor(independent(batching))
-    raise ValueError("nobody has shown what its noise costs all records of a unit together")
+    raise ValueError("no bound is proved on what its noise costs all records of a unit together")

@@ -95,7 +95,7 @@ class _Ledger:
 
     @property
     def records(self) -> int:
-        """m"""
+        """Return m, how many records of a unit count; 1 without units."""
         return self.bound.max_records if self.bound else 1
 
     def slot_capacity(self, publication: Publication) -> Fraction:
@@ -170,7 +170,7 @@ class ZcdpLedger(_Ledger):
 
     @property
     def capacity(self) -> Fraction:
-        """ρ_B"""
+        """Return ρ_B, the budget as a ρ."""
         return capacity_of(self.epsilon, self.delta)
 
     def start(self, publication: Publication) -> ZcdpLedger:

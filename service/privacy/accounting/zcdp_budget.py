@@ -63,7 +63,7 @@ def pure_rho(epsilon: Fraction, *, units: bool) -> Fraction:
     """Return what ε = `epsilon` ≥ 0 of pure loss counts in ρ: ε·tanh(ε/2), or ε²/2 with units; a double, rounded up."""
     count = epsilon**2 / 2
     if epsilon and not units:
-        least, _ = enclosed_exp(epsilon, _DIGITS)  # of e^-ε
+        least, _ = enclosed_exp(epsilon, _DIGITS)  # at most e^-ε
         count = min(count, epsilon * (1 - least) / (1 + least))
     return Fraction(round_up(count))
 

@@ -58,15 +58,15 @@ GRID_BITS = 50  # a coordinate's noise is about 2^50 steps of the lattice, which
 SLACK = 2.0**-100
 _RANGE_BITS = 500  # scales lie within 2^±500, and what is published within 2^500 steps
 _LIMB = 31
-MAX_LAPLACE_DIMENSION = 2**24  # of the proof of SLACK
+MAX_LAPLACE_DIMENSION = 2**24  # the proof of SLACK holds up to here
 
 
 class Unaffordable(ValueError):
-    """A charge so small that noise for it would need a lattice too coarse for what it is added to. Public."""
+    """Raised for a charge so small that the noise's lattice would be too coarse for the values. Public."""
 
 
 class Noise(Protocol):
-    """Noise that can be added to a vector of a known L2 sensitivity."""
+    """A law of noise for vectors of a known L2 sensitivity."""
 
     @property
     def distribution(self) -> str: ...
@@ -76,11 +76,11 @@ class Noise(Protocol):
     def dimension(self) -> int: ...
     @property
     def grid(self) -> float:
-        """The step of the lattice on which values are rounded and noise is drawn: a power of two, public."""
+        """Return the step of the lattice on which values are rounded and noise is drawn: a power of two, public."""
 
     @property
     def slack(self) -> float:
-        """How far, in total variation, a draw's law may be from the stated one. 0: exact."""
+        """Return how far, in total variation, a draw's law may be from the stated one. 0: exact."""
 
     def sample(self) -> NDArray[np.int64]:
         """Return a fresh draw in steps of the grid, shape (dimension,)."""
@@ -119,12 +119,12 @@ class SphericalLaplace(_Vector):
 
     @property
     def grid(self) -> float:
-        """2^-50 of scale·√(dimension + 1), the spread of a coordinate, within a factor of 4."""
+        """Return 2^-50 of scale·√(dimension + 1), a coordinate's spread, within a factor of 4."""
         return self._grid((self.dimension.bit_length() + 1) // 2)
 
     @property
     def slack(self) -> float:
-        """0 in one dimension, else SLACK (see the module)."""
+        """Return 0 in one dimension, else SLACK (see the module docstring)."""
         return 0.0 if self.dimension == 1 else SLACK
 
     def sample(self) -> NDArray[np.int64]:
@@ -157,7 +157,7 @@ class Gaussian(_Vector):
 
     @property
     def grid(self) -> float:
-        """2^-50 of the scale, within a factor of 2."""
+        """Return 2^-50 of the scale, within a factor of 2."""
         return self._grid(0)
 
     def sample(self) -> NDArray[np.int64]:
@@ -185,7 +185,7 @@ class Gaussian(_Vector):
 
 
 def _moved(sensitivity: float, noise: Noise) -> Fraction:
-    """Return how far apart neighbours can be once they are rounded to the grid: Δ + grid·√dimension, rounded up."""
+    """Return the L2 sensitivity after rounding to the grid: Δ + grid·√dimension, rounded up."""
     return Fraction(sensitivity) + Fraction(noise.grid) * root(Fraction(noise.dimension))
 
 
@@ -196,7 +196,7 @@ def root(square: Fraction) -> Fraction:
 
 @lru_cache(maxsize=256)
 def calibrate(currency: Currency, *, sensitivity: float, charge: float, dimension: int) -> SphericalLaplace | Gaussian:
-    """Return the least noise whose charge for that sensitivity, rounding included, is at most `charge`.
+    """Return the noise with the least scale that costs at most `charge`, rounding included.
 
     sensitivity > 0 (L2, R⊥), charge > 0 (ε for PURE, ρ for ZCDP), both finite. Unaffordable where the lattice would
     have to be finer: its steps are 2^-50 of the noise, so Δ must not be as small as 2^-50 of it.

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     Memory = tuple[Floats, ...]
 
 _UNIT = Fraction(1, 2**53)
-_RANGE_BITS = 55  # what is remembered stays within so many bits of the lattice's steps
+_RANGE_BITS = 55  # remembered vectors stay within 2^55 steps of the lattice
 _MAX_DECAYS = 16
 _SUMMED = 1 + Fraction(1, 2**50)  # covers squaring doubles and rounding their exact sum
 
@@ -96,7 +96,7 @@ class Factor(Hashable, Protocol):
 
     @property
     def steps(self) -> int | None:
-        """The length of a run, after which nothing of it is remembered; None: it never ends."""
+        """Return the length of a run, after which nothing of it is remembered; None: it never ends."""
 
     @property
     def column(self) -> Column: ...
@@ -104,10 +104,10 @@ class Factor(Hashable, Protocol):
         """Return how many vectors are remembered when this step begins."""
 
     def carried(self, memory: Memory, step: int) -> Floats | float:
-        """Return m_t, the noise of before that this step takes back; 0.0 if there is none."""
+        """Return m_t, the earlier noise that this step subtracts again; 0.0 if there is none."""
 
     def remember(self, memory: Memory, noise: Floats, step: int, limit: float) -> Memory:
-        """Return what the next step needs to know; noise: n_t, limit: R. The arrays of `memory` are not changed."""
+        """Return the memory for the next step; noise: n_t, limit: R. The arrays of `memory` are not changed."""
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON, from which `running_sums.of` makes it again."""
@@ -132,12 +132,12 @@ class Toeplitz:
 
     @staticmethod
     def for_ever(decay: float) -> Toeplitz:
-        """Return the one of a stream without end, cut off where decay^l falls below 1%. 0 < decay < 1."""
+        """Return the factor for an endless stream, cut off where decay^l falls below 1%. 0 < decay < 1."""
         return Toeplitz(bands=math.ceil(math.log(0.01) / math.log(decay)), decay=decay)
 
     @cached_property
     def coefficients(self) -> Floats:
-        """c, (bands,)"""
+        """Return c, (bands,), the first column of C."""
         later = np.arange(1.0, self.bands)
         return np.concatenate(([1.0], np.cumprod((1.0 - 0.5 / later) * self.decay)))
 
@@ -178,13 +178,13 @@ class Blt:
             fits and all(0 < decay < 1 for decay in self.decays) and min(self.scales) > 0 and sum(self.scales) <= 1
         ):
             raise ValueError("a BLT factor needs as many scales, of sum 1 at most, as decays, all in (0, 1)")
-        if len(self.decays) > _MAX_DECAYS:  # the exact cost of many takes for ever
+        if len(self.decays) > _MAX_DECAYS:  # computing the exact cost takes too long for more decays
             raise ValueError(f"a BLT factor has at most {_MAX_DECAYS} decays")
 
     @staticmethod
     @lru_cache(maxsize=64)
     def decaying(decay: float) -> Blt:
-        """Return one within 1% of the square root of running sums times decay^l. 0 < decay <= 1.
+        """Return a factor within 1% of the square root of running sums times decay^l. 0 < decay <= 1.
 
         In runs of 2^16 steps. The coefficients are the best known for 2^10 steps or for 2^16 (paper-audit.md 8.1).
         """
@@ -212,7 +212,7 @@ class Blt:
 
     @cached_property
     def _reaches(self) -> tuple[float, ...]:
-        """r_j: the spread of s_j if the noise were independent, which is more than it has."""
+        """Return r_j, the standard deviation of s_j for independent noise: an upper bound."""
         return tuple(1.0 / math.sqrt(1.0 - decay * decay) for decay in self.decays)
 
     def remembers(self, step: int) -> int:
@@ -253,7 +253,7 @@ class Tree:
 
     @property
     def levels(self) -> int:
-        """h"""
+        """Return h, the number of levels."""
         return self.steps.bit_length()
 
     @property
@@ -300,13 +300,13 @@ class Correlated:
         return round_up(moved / scale if isinstance(self.noise, SphericalLaplace) else moved**2 / (2 * scale**2))
 
     def release(self, values: Floats, memory: Memory, step: int) -> tuple[Floats, Memory]:
-        """Return ĝ_t, which may be released for the record's one charge, and what to remember for the next step.
+        """Return ĝ_t, which the record's one charge pays for, and the memory for the next step.
 
         values: v_t, (dimension,), ‖v_t‖ ≤ V. step: its number in the run; memory: what the step before returned. Both
         results are lost together or kept together: a step that is run twice is charged twice.
         """
         if [array.shape for array in memory] != [values.shape] * self.factor.remembers(step):
-            raise ValueError("what is remembered is not of this step")
+            raise ValueError("the remembered state belongs to another step")
         released = noises.add(values - self.factor.carried(memory, step), self.noise)
         limit = math.ldexp(self.noise.grid, _RANGE_BITS)
         return released, self.factor.remember(memory, released - values, step, limit)

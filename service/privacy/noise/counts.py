@@ -43,12 +43,12 @@ class Change:
 
     @property
     def l1(self) -> int:
-        """The L1 sensitivity under R⊥."""
+        """Return the L1 sensitivity under R⊥."""
         return self.counts * self.largest
 
     @property
     def squared_l2(self) -> int:
-        """The square of the L2 sensitivity under R⊥."""
+        """Return the square of the L2 sensitivity under R⊥."""
         return self.counts * self.largest**2
 
 

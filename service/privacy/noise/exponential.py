@@ -33,10 +33,10 @@ from service.privacy.noise.samplers import Uniform, uniform_below
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MAX_CANDIDATES = 2**20  # so that their weights add up within 64 bits
+MAX_CANDIDATES = 2**20  # their weights then add up within 64 bits
 _ONE = 2.0**42
 _INFLATION = 1.0 + 2.0**-30  # doubles are off by less: x·2^-50 in the exponent where x < 2^8, and numpy's exp by 2^-40
-_NEGLIGIBLE = 64.0  # beyond, 2^42·exp(-x) < 1, whatever doubles make of x
+_NEGLIGIBLE = 64.0  # for larger x, 2^42·exp(-x) < 1 also with rounding errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Selection:
 
     @staticmethod
     def calibrated(currency: Currency, *, sensitivity: float, charge: float, dimension: int) -> Selection:
-        """Return the one of the least scale whose charge for that sensitivity of the errors is at most `charge`."""
+        """Return the law with the least scale that costs at most `charge` for that sensitivity of the errors."""
         moved = Fraction(sensitivity)
         if currency is Currency.PURE:
             scale = SphericalLaplace.least_scale(2 * moved, charge)
@@ -64,10 +64,10 @@ class Selection:
         return round_up(2 * ratio if currency is Currency.PURE else ratio**2 / 2)
 
     def expected_norm(self) -> None:
-        """Return None: nothing is added."""
+        """Return None: this mechanism adds no noise to the released values."""
 
     def error_bound(self, candidates: int, failure_probability: float) -> float:
-        """Return by how much the selected one's error exceeds the least, but for that probability."""
+        """Return a bound on selected error minus least error; it fails with at most that probability."""
         return self.scale * math.log(candidates / failure_probability)
 
 

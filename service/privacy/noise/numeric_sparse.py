@@ -38,18 +38,18 @@ def measured(currency: Currency, scale: float, count: int) -> int:
 
 
 def cost(currency: Currency, scale: float) -> Fraction:
-    """Return what that costs each slot, exactly, in a publication's currency."""
+    """Return the exact cost of `measured` for each slot, in a publication's currency."""
     ratio = STEPS / Fraction(scale)
     return ratio if currency is Currency.PURE else ratio**2 / 2
 
 
 def cost_of_opening(currency: Currency, instance: Instance) -> Fraction:
-    """Return what an instance costs each slot that is there while it is open, exactly, in a publication's currency."""
+    """Return the exact cost of an instance for each slot present while it is open, in a publication's currency."""
     return instance.cost if currency is Currency.PURE else instance.cost**2 / 2
 
 
 def reach(currency: Currency, scale: float, failure: float) -> float:
-    """Return how many steps the noise stays within, but for a probability of `failure`.
+    """Return a bound on |noise| in steps, which fails with probability at most `failure`.
 
     Laplace: P(|z| ≥ m) = 2·e^(-m/s)/(1 + e^(-1/s)) ≤ e^(-m/s)·(1 + 1/s). Gaussian: 2·e^(-m²/(2s²)), as the
     continuous one (Canonne, Kamath, Steinke 2020, Proposition 25).

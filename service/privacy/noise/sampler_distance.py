@@ -24,7 +24,7 @@ from service.privacy.noise.additive import SLACK
 from service.privacy.noise.samplers import enclosed_exp
 
 LARGEST_DELTA = Fraction(1, 2**60)
-_DIGITS = 40  # to which e^ε is known: an ε has 15
+_DIGITS = 40  # digits of e^ε; an ε itself has 15
 _STEP = Decimal("1e-6")
 
 
@@ -32,7 +32,7 @@ def added_delta(epsilon: Fraction, draws: int) -> Fraction:
     """Return (1 + e^ε)·d·η, rounded up by less than a part in 10^39, or 1 if that is less. epsilon > 0."""
     if draws == 0:
         return Fraction(0)
-    least, _ = enclosed_exp(epsilon, _DIGITS)  # of e^-ε
+    least, _ = enclosed_exp(epsilon, _DIGITS)  # at most e^-ε
     return min(Fraction(1), (1 + 1 / least) * draws * Fraction(SLACK))
 
 

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MARGIN = 2.0**-30  # a decision in doubles nearer than this is left to exact arithmetic
-_LEAST_WORD = np.uint64(2**40)  # below it, 64 bits know too little of the logarithm of a uniform
+_LEAST_WORD = np.uint64(2**40)  # below it, 64 bits determine the logarithm of a uniform too coarsely
 _CHUNK = 2**15  # candidates at a time: their arrays stay in the processor's cache
-_PLAIN = 600  # an exponent below it has an exponential that is a normal double
+_PLAIN = 600  # exp(-x) is a normal double for x below this
 _EXTENSION = 64  # bits that an undecided uniform is extended by
 _GAMMA_BITS = 384
 
@@ -102,7 +102,7 @@ class Uniform:
 
     @staticmethod
     def fresh() -> Uniform:
-        """Return one of which nothing is known yet but its first bits."""
+        """Return a fresh uniform of which only the first bits are drawn."""
         return Uniform(_bits(_EXTENSION), _EXTENSION)
 
     def _extend(self) -> None:
@@ -110,7 +110,7 @@ class Uniform:
         self.bits += _EXTENSION
 
     def below_exp(self, x: Fraction, factor: Fraction = Fraction(1)) -> bool:
-        """Return whether factor times it is < exp(-x), x ≥ 0.
+        """Return whether factor times this uniform is < exp(-x), x ≥ 0; draw more bits until that is decided.
 
         In doubles where they leave no doubt: they are within 2^-50 of it, and what is not known of it within 2^-64.
         """
@@ -138,7 +138,7 @@ class Uniform:
             self._extend()
 
     def _at_sight(self, rate: float) -> int | None:
-        """Return that k in doubles where the bits at hand leave no doubt of it, else None.
+        """Return the k of `geometric` computed in doubles if the bits drawn so far decide it, else None.
 
         With a numerator of at least 2^40, what is not known of the real changes its logarithm by less than 2/numerator;
         double precision, here and in `rate`, by less than 2^-48 of it and 2^-48. So k is right unless a whole number is
@@ -191,7 +191,7 @@ def discrete_laplaces(scale: Fraction, count: int) -> list[int]:
 
 
 class Candidates(NamedTuple):
-    """Candidates as far as their first bits decide: values, and which are accepted or not yet settled."""
+    """Candidates of a rejection sampler: their values, and masks of those accepted and those still undecided."""
 
     values: NDArray[np.int64]
     accepted: NDArray[np.bool_]
@@ -221,7 +221,7 @@ class Envelope:
         self._float_rate, self._float_half = float(self._rate), float(1 / (2 * variance))
 
     def settle(self, words: NDArray[np.uint64]) -> Candidates:
-        """Return what words of shape (3, n) settle, in doubles. A pure function.
+        """Return the candidates made of words (3, n), computed in doubles; undecided ones are marked. Draws nothing.
 
         With words of at least `_LEAST_WORD` for V: -ln R ≤ 17, so aV ≤ 17, y ≤ 18σ + t, x ≤ 2^8 and what is computed
         is within 2^-40 of x; the logarithm of the word is within 2^-39 of the real's, and 1/a < 34 (smaller for
@@ -256,7 +256,7 @@ class Envelope:
 
 @lru_cache(maxsize=64)
 def _envelope(variance: Fraction) -> Envelope:
-    """Return the same again: most noise is drawn with few variances."""
+    """Return the envelope for a variance, cached: most noise is drawn with few variances."""
     return Envelope(variance)
 
 

@@ -35,7 +35,7 @@ from service.privacy.noise.samplers import Uniform, enclosed_exp, fair_coin, log
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_DIGITS = 60  # of what no sampling depends on
+_DIGITS = 60  # no draw depends on these digits
 
 
 class Selection(Protocol):
@@ -47,19 +47,19 @@ class Selection(Protocol):
     def epsilon(self) -> float: ...
     @property
     def threshold(self) -> float:
-        """b, the half-width of the slab."""
+        """Return b, the half-width of the slab around the hyperplane."""
 
     def select(self, distance: float) -> bool:
-        """Return whether a slot of that distance ≥ 0 is selected, by a fresh coin."""
+        """Toss a fresh coin and return whether a record at that distance ≥ 0 from the hyperplane is selected."""
 
     def loss(self) -> Fraction:
-        """Return what a coin costs the record of its slot, a pure ε, rounded up."""
+        """Return the pure ε that the coin costs its slot's record, rounded up."""
 
     def most(self) -> float:
-        """Return about the largest probability with which a slot is selected, that of the nearest."""
+        """Return about the largest probability of selection: that of a record on the hyperplane."""
 
     def least(self) -> float:
-        """Return about the least, that of the farthest."""
+        """Return about the least probability of selection: that of the farthest record."""
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON, with all it takes to recompute the loss."""
@@ -97,7 +97,7 @@ class Bernoulli:
         return {"law": self.law, "epsilon": self.epsilon, "threshold": self.threshold}
 
     def _truthful(self) -> bool:
-        """Return True with probability 1/(1 + e^-ε): of weights 1 and e^-ε, the first, by rejection."""
+        """Return True with probability 1/(1 + e^-ε), drawn exactly by rejection."""
         while True:
             if fair_coin():
                 return True
@@ -151,7 +151,7 @@ class Exponential:
 
 @lru_cache(maxsize=256)
 def _loss(selection: Exponential) -> Fraction:
-    """Return its loss; the same again is asked at every update, and takes as long as half of one."""
+    """Return the loss of the law, cached: every update needs it, and computing it takes half as long as an update."""
     epsilon, farthest = selection.epsilon, selection.norm_bound
     q_max, q_min = (enclosed_exp(selection.exponent(distance), _DIGITS) for distance in (selection.threshold, farthest))
     return max(Fraction(epsilon), log_above((1 - q_min[0]) / (1 - q_max[1]), _DIGITS))

@@ -61,12 +61,12 @@ class Instance:
 
     @property
     def cost(self) -> Fraction:
-        """Return what all its answers, but for the number that follows a yes, cost each slot: an exact pure ε."""
+        """Return the exact pure ε that all comparisons together cost each slot; the count after a yes costs extra."""
         return 2 * STEPS / Fraction(self.scale)
 
     @property
     def step(self) -> Fraction:
-        """A step of its lattice, in parts of the slots: 1/(opened·STEPS)."""
+        """Return a step of its lattice, in parts of the slots: 1/(opened·STEPS)."""
         return Fraction(1, self.opened * STEPS)
 
     def threshold_noise(self) -> int:
@@ -74,12 +74,12 @@ class Instance:
         return discrete_laplace(Fraction(self.scale))
 
     def value(self, count: int, slots: int, guess: float) -> int:
-        """Return how far a query is from its guess, in steps. It is as private as the records.
+        """Return how far a query's answer is from its guess, in steps. As secret as the records.
 
         count: S, in 1/STEPS, over the so many slots there are now, at least as many as when the instance opened.
         """
         if slots < self.opened:
-            raise ValueError("slots are never fewer than when the instance opened")
+            raise ValueError("an instance cannot have fewer slots than when it opened")
         return abs(round(Fraction(count * self.opened, slots)) - self.steps(guess))
 
     def steps(self, share: float) -> int:
@@ -87,5 +87,5 @@ class Instance:
         return round(Fraction(share) / self.step)
 
     def is_above(self, value: int, height: float, noise: int) -> bool:
-        """Compare one query, with noise of its own; `noise` is the threshold's, `height` public, in parts of slots."""
+        """Return whether a query exceeds the threshold, with fresh noise; noise: the threshold's; height: public."""
         return value + discrete_laplace(2 * Fraction(self.scale)) >= self.steps(height) + noise

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 Node = tuple[int, int]
 """Steps [start, stop)."""
 _LONGEST = 2**40
-_BITS = 52  # of exact sums; one more covers what rounding adds to their parts
+_BITS = 52  # exact sums fit these bits; one more bit covers rounding of their parts
 _LEAST_GRID = -1000
 
 
@@ -94,16 +94,16 @@ class WindowTree:
 
     @property
     def block(self) -> int:
-        """B"""
+        """Return B, the steps of a block."""
         return 1 << (self.window - 1).bit_length()
 
     @property
     def levels(self) -> int:
-        """h"""
+        """Return h, the number of levels."""
         return (self.window if self.expiry == "leaf" else self.block).bit_length()
 
     def declassified(self, step: int) -> int:
-        """Return e_t: so many vectors, the first ones, are without noise in what this step releases."""
+        """Return e_t: the release of this step shows the first e_t vectors without noise."""
         past = max(0, step + 1 - self.window)
         return past if self.expiry == "leaf" else past // self.block * self.block
 
@@ -120,7 +120,7 @@ class WindowTree:
         return tuple(nodes)
 
     def remembered(self, step: int) -> tuple[tuple[bool, Node], ...]:
-        """Return of which nodes an exact sum (False) or one with noise (True) is remembered when this step begins.
+        """Return the nodes remembered when this step begins, each with whether its sum has noise (else it is exact).
 
         In the order in which they came to be, so that what is new is always last. After them come the declassified.
         """
@@ -144,7 +144,7 @@ class WindowTree:
         return math.ldexp(1.0, max(math.frexp(largest)[1] + self.block.bit_length() - 1 - _BITS, _LEAST_GRID))
 
     def _first(self, node: Node) -> int:
-        """Return the first step that uses a node that is used: when it ends, or its parent is no longer within."""
+        """Return the first step that uses a node: where the node ends, or where its parent leaves the window."""
         start, stop = node
         size = stop - start
         right = size < self.block and start // size % 2 == 1
@@ -165,14 +165,14 @@ class Windowed:
         return round_up(self.factor.levels * Fraction(self.noise.charge(moved)))
 
     def release(self, values: Floats, memory: tuple[Floats, ...], step: int) -> tuple[Floats, tuple[Floats, ...]]:
-        """Return S_t - S_(t-1), which may be released for the record's one charge, and what to remember.
+        """Return S_t - S_(t-1), which the record's one charge pays for, and the state for the next step.
 
         values: v_t, `dimension` numbers, ‖v_t‖ ≤ V. step: its number; memory: what the step before returned. Both
         results are lost together or kept together: a step that is run twice is charged twice.
         """
         tree = self.factor
         if [array.shape for array in memory] != [values.shape] * tree.remembers(step):
-            raise ValueError("what is remembered is not of this step")
+            raise ValueError("the remembered state belongs to another step")
         *stored, clear = memory or (np.zeros(values.shape),)
         known = dict(zip(tree.remembered(step), stored, strict=True))
         exact = {node: sums for (noisy, node), sums in known.items() if not noisy}

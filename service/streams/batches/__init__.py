@@ -57,7 +57,7 @@ def read_batch(
 
 
 def fingerprint(body: bytes, secret: bytes | None) -> str:
-    """Return the fingerprint of a body. The secret of a stream with units keeps others from testing ids against it."""
+    """Return the fingerprint of a body. With units it is keyed by the stream's secret, so that nobody can test ids."""
     return hashlib.sha256(body).hexdigest() if secret is None else hmac.digest(secret, body, "sha256").hex()
 
 

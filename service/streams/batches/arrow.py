@@ -45,24 +45,24 @@ _BYTE, _FLOATS = np.dtype("u1"), [np.dtype(f"<f{size}") for size in (2, 4, 8)]
 _OFFSETS: dict[int, np.dtype[Any]] = {_LIST: np.dtype("<i4"), _LARGE_LIST: np.dtype("<i8")}
 _TEXT_OFFSETS: dict[int, np.dtype[Any]] = {_TEXT: np.dtype("<i4"), _LARGE_TEXT: np.dtype("<i8")}
 
-LONGEST_KEPT = 2**12  # bytes of a message's metadata; longer ones, with some for others, are read every time
+LONGEST_KEPT = 2**12  # bytes: parsed metadata of at most this length is cached
 
 _NOT_ARROW = "the body is not an Arrow IPC stream"
 
 
 @dataclass(frozen=True)
 class _Column:
-    """The form in which record batches hold a column."""
+    """How record batches encode one column: its type, its offsets or width, and the column in a list."""
 
     name: str
     numbers: np.dtype[Any]
-    offsets: np.dtype[Any] | None = None  # of lists of any length, or of texts
-    width: int | None = None  # of lists of fixed length
+    offsets: np.dtype[Any] | None = None  # the type of offsets, for texts and for lists of varying length
+    width: int | None = None  # the length of each list, for lists of fixed length
     texts: bool = False
 
     @property
     def arrays(self) -> int:
-        """The number of its arrays: itself, and the numbers in its lists."""
+        """Return the number of its arrays: itself, and the numbers in its lists."""
         return 1 if self.texts or (self.offsets is None and self.width is None) else 2
 
     @property
@@ -71,7 +71,7 @@ class _Column:
 
 
 class _Layout(NamedTuple):
-    """A schema's columns in their order, and of how much record batches consist."""
+    """A schema's columns in their order, and the number of arrays and buffers in each record batch."""
 
     columns: tuple[_Column, ...]
     arrays: int
@@ -79,7 +79,7 @@ class _Layout(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """The metadata of a message; of a record batch, also where its arrays and buffers lie."""
+    """The metadata of a message; for a record batch, also the positions of its arrays and buffers."""
 
     kind: int
     size: int  # in bytes, of its buffers
@@ -89,7 +89,7 @@ class _Message(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A column, and what is amiss in it; None: nothing."""
+    """A decoded column, with masks of the rows that are missing or of the wrong length (None: no row)."""
 
     numbers: NDArray[Any]  # records, or records × features
     wrong: Mask | None  # rows of another length
@@ -142,7 +142,7 @@ def _together(masks: Sequence[tuple[Any, Mask | None]]) -> Mask | None:
 
 
 def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Iterator[dict[str, _Part]]:
-    """One schema, then record batches, each within the body."""
+    """Yield each record batch as columns by name. The stream has one schema, first, and ends with the body."""
     layout: _Layout | None = None
     position = 0
     while position < len(body):
@@ -150,10 +150,10 @@ def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Itera
         if marker != 0xFFFFFFFF or length < 0:
             raise ValueError("not a message")
         if length == 0 and layout:  # the end of the stream
-            if position + 8 < len(body):  # their sender would believe that they are stored
+            if position + 8 < len(body):  # their sender would otherwise believe that they are stored
                 raise InvalidRecords((None, "bytes follow the end of the Arrow stream: send each stream by itself"))
             return
-        start = position + 8 + length  # of the message's buffers
+        start = position + 8 + length  # the position of the message's buffers
         metadata = body[position + 8 : start]
         is_cached = length <= LONGEST_KEPT
         message = (_message if is_cached else _message.__wrapped__)(metadata)
@@ -169,7 +169,7 @@ def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Itera
         raise ValueError("no schema came")
 
 
-@lru_cache(maxsize=256)  # batches of one size have the same, and a client sends many
+@lru_cache(maxsize=256)  # equal batches have equal messages, and a client sends many
 def _message(metadata: bytes) -> _Message:
     """Return the metadata of a message. For a schema it is only the kind: the columns depend on the reader."""
     message = _root(metadata)
@@ -184,7 +184,7 @@ def _message(metadata: bytes) -> _Message:
 
 @lru_cache(maxsize=256)  # a client always sends the same one
 def _layout(metadata: bytes, names: tuple[str, ...]) -> _Layout:
-    """The columns that a schema's message says there are, in their order."""
+    """Return the columns that a schema's message says there are, in their order."""
     schema = _root(metadata).table(2)
     columns = {field.text(0): field for field in schema.tables(1, len(names))}
     if sorted(columns) != list(names):
@@ -255,7 +255,7 @@ def _type(field: "_Table") -> np.dtype[Any] | None:
 
 
 class _RecordBatch:
-    """Reads a record batch's columns one after the other."""
+    """A reader of one record batch, whose columns are taken in order."""
 
     def __init__(self, message: _Message, body: memoryview, layout: _Layout) -> None:
         if (len(message.arrays), len(message.buffers)) != (layout.arrays, layout.buffers):
@@ -264,7 +264,7 @@ class _RecordBatch:
         self._arrays, self._buffers = iter(message.arrays), iter(message.buffers)
 
     def next(self, column: _Column, features: int) -> _Part:
-        """The next column, of so many numbers a row if it has lists."""
+        """Return the next column, of so many numbers a row if it has lists."""
         length, missing = self._next_nulls()
         if length != self._length:
             raise ValueError("a column is not as long as the record batch")
@@ -283,7 +283,7 @@ class _RecordBatch:
             width = column.width or 0
             if length * width > within:
                 raise ValueError("lists are not within the numbers")
-            if width == features and missing is None:  # as usual
+            if width == features and missing is None:  # the common case
                 return _whole_rows(numbers, nulls, 0, length, features)
             starts, right = np.arange(length) * width, np.full(length, width == features)
         return _rows(numbers, nulls, starts, right if missing is None else right & ~missing, features)
@@ -303,7 +303,7 @@ class _RecordBatch:
         if length < 0:
             raise ValueError("an array cannot be shorter than empty")
         where = next(self._buffers)
-        if not where[1]:  # there need be none if nothing is
+        if not where[1]:  # Arrow may omit the bitmap if no value is null
             return length, None
         bits = self._view(where, _BYTE, (length + 7) // 8)
         return length, ~np.unpackbits(bits, count=length, bitorder="little").view(np.bool_)
@@ -312,7 +312,7 @@ class _RecordBatch:
         return self._view(next(self._buffers), kind, count)
 
     def _view(self, where: tuple[int, int], kind: np.dtype[Any], count: int) -> NDArray[Any]:
-        """A view of a buffer's first numbers."""
+        """Return a view of a buffer's first numbers."""
         offset, size = where
         if not 0 <= offset <= offset + size <= len(self._body) or not 0 <= count * kind.itemsize <= size:
             raise ValueError("a buffer is too short, or not within the body")
@@ -327,11 +327,11 @@ def _text(encoded: bytes) -> str | None:
 
 
 def _rows(numbers: NDArray[Any], nulls: Mask | None, starts: NDArray[Any], right: Mask, features: int) -> _Part:
-    """Rows of so many numbers; zeros where the length is not right."""
+    """Return rows of so many numbers; zeros where the length is not right."""
     if right.all():
         return _whole_rows(numbers, nulls, starts[0] if len(starts) else 0, len(right), features)
     wrong = np.flatnonzero(~right)
-    if len(wrong) > MAX_REASONS:  # no more will be named, and many empty rows must not become as many whole ones
+    if len(wrong) > MAX_REASONS:  # errors name no more rows; empty rows must not take the memory of whole ones
         starts, right = starts[: wrong[MAX_REASONS]], right[: wrong[MAX_REASONS]]
     picked = starts[right, np.newaxis] + np.arange(features)
     x = np.zeros((len(right), features), numbers.dtype)
@@ -343,7 +343,7 @@ def _rows(numbers: NDArray[Any], nulls: Mask | None, starts: NDArray[Any], right
 
 
 def _whole_rows(numbers: NDArray[Any], nulls: Mask | None, first: int, count: int, features: int) -> _Part:
-    """Rows that follow each other, copying none."""
+    """Return rows that follow each other, copying none."""
     inside, shape = slice(first, first + count * features), (count, features)
     return _Part(numbers[inside].reshape(shape), None, None if nulls is None else nulls[inside].reshape(shape))
 
@@ -368,7 +368,7 @@ class _Table:
         return _Table(self._data, self._target(member))
 
     def tables(self, member: int, count: int) -> list["_Table"]:
-        """A vector of them; none if they are not so many."""
+        """Return a vector of them; none if they are not so many."""
         if not self.has(member):
             return []
         vector = self._target(member)
@@ -378,7 +378,7 @@ class _Table:
         return [_Table(self._data, vector + 4 * index + offset) for index, offset in enumerate(offsets, start=1)]
 
     def pairs(self, member: int) -> tuple[tuple[int, int], ...]:
-        """A vector of structs of two 64-bit numbers."""
+        """Return a vector of structs of two 64-bit numbers."""
         vector = self._target(member)
         start = vector + 4
         end = start + 16 * _read("I", self._data, vector)

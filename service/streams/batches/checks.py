@@ -21,11 +21,11 @@ _MISSING = "is missing (null or NaN): fill it in with a public constant, or leav
 _NOT_A_NUMBER = "is not a number"
 _QUOTED = "is a text, not a number: write numbers without quotes"
 _NOT_FINITE = "is not finite as a 32-bit float"
-_PAST_FLOAT32 = 2.0**128 - 2.0**103  # from here on doubles round to infinity
+_PAST_FLOAT32 = 2.0**128 - 2.0**103  # doubles from this value on round to infinity as float32
 
-_SQUARE_WITHIN_FLOAT32 = 2.0**254  # of a number below 2^127
+_SQUARE_WITHIN_FLOAT32 = 2.0**254  # the square of 2^127
 MAX_SQUARED = 2**13  # numbers: of more, libraries add up squares in several threads
-FEW_LABELS = 128  # up to here they are looked at one by one
+FEW_LABELS = 128  # a Python loop is faster for at most this many labels
 
 Mask = NDArray[np.bool_]
 
@@ -40,7 +40,7 @@ class InvalidRecords(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Flaws:
-    """The places where a format that can leave numbers out did so."""
+    """The records with missing values or a wrong number of features, in a format that allows both."""
 
     rows: Mask | None = None  # x is no array of the right length
     x: Mask | None = None  # null, by row and column
@@ -81,7 +81,7 @@ def from_numbers(
     if "y" in numbers:
         y, most = numbers["y"], layout.classes
         if (labels := None if flaws.y is not None else _labels(y, most)) is not None:
-            columns["y"] = labels  # as usual
+            columns["y"] = labels  # the common case
         else:
             single = _single(y)
             reasons += _wrong_labels(y, single, most, flaws)
@@ -96,7 +96,7 @@ def from_numbers(
 
 
 def from_values(document: dict[str, list[Any]], layout: RecordLayout) -> Columns:
-    """Return the same from lists of JSON values. It is slow, for texts and for batches that are probably wrong.
+    """Return what `from_numbers` returns, from lists of JSON values: for texts and for batches with errors; slow.
 
     Texts stay texts: x is then an array of str objects (records × features).
     """
@@ -160,7 +160,7 @@ def _surely_finite(values: NDArray[Any]) -> bool:
 def _wrong_rows(x: NDArray[np.float32], layout: RecordLayout, flaws: Flaws) -> list[tuple[int | None, str]]:
     finite = np.isfinite(x)
     if flaws.x is None and flaws.rows is None and finite.all():
-        return []  # as usual; row by row takes ten times as long
+        return []  # the common case; checking row by row takes ten times as long
     bad = ~finite if flaws.x is None else ~finite | flaws.x
     rows = bad.any(axis=1) if flaws.rows is None else bad.any(axis=1) | flaws.rows
     reasons: list[tuple[int | None, str]] = []
@@ -176,7 +176,7 @@ def _wrong_rows(x: NDArray[np.float32], layout: RecordLayout, flaws: Flaws) -> l
 
 
 def _labels(y: NDArray[Any], most: int | None) -> NDArray[np.int32] | None:
-    """y as whole numbers below `most`; None if it may be anything else."""
+    """Return y as int32, all below `most`; None if some value is not such a whole number."""
     if most is not None and 0 < len(y) <= FEW_LABELS:  # 2 µs, where arrays take 6
         whole = all(0 <= label < most and label == int(label) for label in set(y.tolist()))
         return y.astype(np.int32, copy=False) if whole else None

@@ -19,13 +19,13 @@ from service.streams.batches.named import read_fast
 from service.streams.codec import Columns
 from service.streams.layout import RecordLayout
 
-MAX_KEPT_BYTES = 2**20  # larger bodies get a parser of their own, so that its memory is given back
-SHORT_BYTES = 2**11  # up to here bytes are searched faster than arrays of them: a record by itself
+MAX_KEPT_BYTES = 2**20  # bytes: a larger body gets its own parser, whose memory is freed afterwards
+SHORT_BYTES = 2**11  # bytes: in shorter bodies, such as a single record, a search of bytes beats numpy
 _parsers = threading.local()
 
 Read = tuple[dict[str, NDArray[Any]] | None, list[Any] | None]
 FastReader = Callable[[bytes, RecordLayout], Read | None]
-UNUSUAL = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)  # what the parser raises on it
+UNUSUAL = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)  # raised for unusual documents
 
 
 def read_json(body: bytes, layout: RecordLayout) -> Columns:
@@ -46,7 +46,7 @@ def first_read(readers: Sequence[FastReader], body: bytes, layout: RecordLayout)
 
 
 def _usual(body: bytes, layout: RecordLayout) -> Read | None:
-    """The numbers and units of a batch of the right shape; None, or an error, when anything at all is unusual."""
+    """Return the numbers and units of a well-formed batch; None, or one of `UNUSUAL`, for any other body."""
     names = layout.column_names
     document = parsed(body)
     usual = sorted(document.keys()) == names
@@ -71,7 +71,7 @@ def _usual(body: bytes, layout: RecordLayout) -> Read | None:
 
 
 def _named(body: bytes, layout: RecordLayout) -> Read | None:
-    """The numbers and units of a batch of records by name; None, or an error, when anything at all is unusual."""
+    """Return the numbers and units of a well-formed batch by name; None, or one of `UNUSUAL`, for any other body."""
     document = parsed(body) if layout.names else None
     if document is None or sorted(document.keys()) != layout.column_names:
         return None
@@ -89,7 +89,7 @@ def count(body: bytes, character: str) -> int:
 
 
 def parsed(body: bytes | memoryview) -> Any:
-    """The document, by views of it that must be gone before this thread parses the next one.
+    """Return the document, by views of it that must be gone before this thread parses the next one.
 
     The parser is kept for that: it works in ten times the memory of the body, which is dear to ask for every time.
     """
@@ -117,7 +117,7 @@ def _slowly(body: bytes, layout: RecordLayout) -> Columns:
 
 
 def whole(text: bytes) -> Any:
-    """A JSON document, or ValueError; also where an object has a name twice, of which each reader takes another."""
+    """Return the parsed JSON document. ValueError if it is no JSON, or if a name occurs twice in one object."""
     return json.loads(text.decode("utf-8-sig"), object_pairs_hook=_once)
 
 

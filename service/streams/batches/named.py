@@ -28,7 +28,7 @@ _NUMBERS = {int, float}
 
 
 class Unusual(ValueError):
-    """A value is none of those that are read fast."""
+    """Raised for a value that the fast reader does not accept."""
 
 
 def read_fast(name: str, values: Iterable[Any], layout: RecordLayout) -> NDArray[np.float64]:
@@ -58,7 +58,7 @@ def _labels(values: Iterable[Any], names: Names) -> NDArray[np.float64]:
 
 
 def wrong_columns(record: dict[str, Any], names: Names) -> str | None:
-    """Return why an object is no record of all columns; None: it is one."""
+    """Return why an object does not have exactly the stream's columns; None if it does."""
     if not names.columns:
         return "must be an array: this stream has no names of columns"
     if not record.keys() <= set(names.columns):
@@ -68,7 +68,7 @@ def wrong_columns(record: dict[str, Any], names: Names) -> str | None:
 
 
 def wrong_class(names: Names) -> str:
-    """Return the reason of a text that is no name of a class."""
+    """Return the error for a label that is not the name of a class."""
     return f"is no class of this stream: its classes are {listed(names.classes)}"
 
 

@@ -28,7 +28,7 @@ _LARGEST_WINDOW = 23  # 2^23 bytes: what RFC 9659 lets a sender ask for
 
 
 class TooLong(Exception):
-    """A body has more bytes than it may have."""
+    """Raised for a body that is longer than the limit once it is unpacked."""
 
 
 class _Decompressor(Protocol):
@@ -54,7 +54,7 @@ def known(coding: str) -> bool:
 
 def unpack(sent: bytes, coding: str, limit: int) -> bytes:
     """Return the whole body. Raises TooLong where it becomes longer than the limit, InvalidRecords where it is none."""
-    if coding == IDENTITY:  # its length was bounded as it came
+    if coding == IDENTITY:  # the server bounded its length while receiving it
         return sent
     unpacking = Unpacking(sent, coding)
     return unpacking.whole(unpacking.next(limit + 1), limit)
@@ -88,7 +88,7 @@ class Unpacking:
     def _decompress(self, room: int) -> bytes:
         decompressor = self._decompressor
         piece = self._sent[self._position : self._position + _PIECE_BYTES]
-        if not getattr(decompressor, "needs_input", True):  # zstd keeps what it was given, zlib gives it back
+        if not getattr(decompressor, "needs_input", True):  # zstd keeps its unread input, zlib returns it
             piece = piece[:0]
         unpacked: bytes = decompressor.decompress(piece, room)
         unread = decompressor.unused_data if decompressor.eof else getattr(decompressor, "unconsumed_tail", b"")
@@ -97,7 +97,7 @@ class Unpacking:
 
     @property
     def ended(self) -> bool:
-        """True if nothing follows what was returned."""
+        """Return whether the body has been unpacked to its end."""
         return self._decompressor.eof and self._position == len(self._sent)
 
     def whole(self, unpacked: bytes, limit: int) -> bytes:

@@ -64,7 +64,7 @@ def _named(body: bytes, layout: RecordLayout) -> Read | None:
 
 
 def _ids(rows: Any) -> list[Any]:
-    """Return the ids of units. ValueError: a line may have ended within one, and begun again as a record does."""
+    """Return the ids of units. ValueError if an id contains `},{`, which may be a line break: see `_as_array`."""
     ids = [row["unit"] for row in rows]
     if any("},{" in identity for identity in ids if isinstance(identity, str)):
         raise ValueError
@@ -72,7 +72,7 @@ def _ids(rows: Any) -> list[Any]:
 
 
 def _as_array(body: bytes, *, brackets: int | None = None) -> tuple[memoryview | bytes | None, int]:
-    """One JSON array, provided that every line is an object, as far as its ends show; and how many lines there are.
+    """Return the lines as one JSON array, or None unless every line looks like an object; and the number of lines.
 
     brackets: the [ of a line; of more, nothing is read: an array nested where a number belongs would not show in the
     flat buffers. None: they are not counted.
@@ -80,7 +80,7 @@ def _as_array(body: bytes, *, brackets: int | None = None) -> tuple[memoryview |
     if len(body) <= SHORT_BYTES:
         return _short_as_array(body, brackets)
     characters = np.frombuffer(body, np.uint8)
-    (breaks,) = (characters[: body.rindex(b"}")] == ord("\n")).nonzero()  # what is after it ends the body
+    (breaks,) = (characters[: body.rindex(b"}")] == ord("\n")).nonzero()  # not those after the last object
     lines = len(breaks) + 1
     if (
         characters[breaks - 1].tobytes() != b"}" * len(breaks)
@@ -95,7 +95,7 @@ def _as_array(body: bytes, *, brackets: int | None = None) -> tuple[memoryview |
 
 
 def _short_as_array(body: bytes, brackets: int | None) -> tuple[bytes | None, int]:
-    """Return the same by searches of bytes: a record of 32 features is read in 17 µs, with arrays in 31."""
+    """Return what `_as_array` returns, by searching bytes: 17 µs for a record of 32 features, 31 µs with arrays."""
     end = body.rindex(b"}")
     breaks = body.count(b"\n", 0, end)
     separated = body.count(b"}\n{", 0, end) == breaks

@@ -33,22 +33,22 @@ class FeatureMap:
 
     @property
     def features(self) -> int:
-        """The number of numbers in a mapped record."""
+        """Return the number of numbers in a mapped record."""
         return self.steps[-1].features if self.steps else self.input_features
 
     @property
     def most_records(self) -> int:
-        """The most mapped records of one batch, so that it fits into memory."""
+        """Return the most mapped records of one batch, so that it fits into memory."""
         return max(1, MAX_VALUES // max(1, self.features))
 
     @property
     def reads_text(self) -> bool:
-        """True if a record is made of texts, not of numbers."""
+        """Return whether records consist of texts instead of numbers."""
         return bool(self.steps) and isinstance(self.steps[0], HashedText)
 
     @property
     def keeps_columns(self) -> bool:
-        """True if each number of a mapped record comes from the column of the same place."""
+        """Return whether number i of a mapped record depends on column i alone, for every i."""
         return all(isinstance(step, Standardize | ClippedScale | Center | Normalize) for step in self.steps)
 
     def __call__(self, x: NDArray[Any]) -> NDArray[Any]:

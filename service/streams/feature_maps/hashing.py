@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from service.streams.feature_maps.step import Floats, Step
 
 
-MAX_CHARACTERS = 2**16  # of one text
+MAX_CHARACTERS = 2**16  # characters of one text
 _COUNTED_AT_ONCE = 2**13  # tokens, and those of one text: as objects they take 100 times as much as the text
 
 _Length = Annotated[int, Field(strict=True, ge=1, le=8)]

@@ -74,7 +74,7 @@ def build(description: Mapping[str, Any] | None, features: int) -> FeatureMap:
 
     Raises ValueError, in words for whoever configured it, where the sizes do not fit.
     """
-    if description is None:  # as usual, and asked for with every batch
+    if description is None:  # the common case, reached once a batch
         return _without_steps(features)
     steps: list[Step] = []
     size = features

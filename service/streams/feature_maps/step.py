@@ -16,7 +16,7 @@ class Step(Protocol):
 
     @property
     def features(self) -> int:
-        """The number of numbers in a mapped record."""
+        """Return the number of numbers in a mapped record."""
 
     def __call__(self, x: NDArray[Any], /) -> Floats:
         """Return x of shape (m, input features) mapped, (m, features), each row by itself."""

@@ -40,7 +40,7 @@ class AddedNoise(PrivacyEvent):
 
     @property
     def draws(self) -> int:
-        """1 where the noise is nearly exact, else 0."""
+        """Return 1 where the noise is nearly exact, else 0."""
         return int(self.noise.slack > 0.0)
 
     def dimension(self, shape: Sequence[int]) -> int:
@@ -104,7 +104,7 @@ class NoisyGradientSums(AddedNoise):
 
     @property
     def draws(self) -> int:
-        """`steps` where the noise is nearly exact, else 0."""
+        """Return `steps` where the noise is nearly exact, else 0."""
         return self.steps * super().draws
 
     def to_json(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class NoisyRunningSums(AddedNoise):
 
     @property
     def draws(self) -> int:
-        """Those of the record's own step and of later ones."""
+        """Return the draws of the record's own step and of all later ones that depend on it."""
         return super().draws * running_sums.moved_draws(self.factor)
 
     def to_json(self) -> dict[str, Any]:

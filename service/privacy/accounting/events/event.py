@@ -26,7 +26,7 @@ class PrivacyEvent(ABC):
     @property
     @abstractmethod
     def draws(self) -> int:
-        """How many draws of nearly exact noise one record moves (`noise.sampler_distance`)."""
+        """Return how many draws of nearly exact noise one record moves (`noise.sampler_distance`)."""
 
     def cost(self, currency: Currency, records: int) -> Fraction:
         """Return what the release costs each of the n = `records` records that it read, in a publication's currency.
@@ -41,11 +41,11 @@ class PrivacyEvent(ABC):
 
     @abstractmethod
     def dimension(self, shape: Sequence[int]) -> int:
-        """Return how many coordinates the noise of a release needs, whose parameters are of that shape."""
+        """Return the number of noise coordinates in a release whose parameters have that shape."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON, from which `from_json` makes it again."""
+        """Return the event as JSON that `from_json` reads."""
 
     @classmethod
     @abstractmethod
@@ -63,7 +63,7 @@ def cost_of_noise(currency: Currency, noise: Noise, sensitivity: float) -> Fract
 
 
 def in_currency(currency: Currency, noise: Noise, charge: float) -> Fraction:
-    """Return a charge of that noise, an ε or a ρ, in a publication's currency. ValueError if it has no worth there."""
+    """Return a charge of that noise, an ε or a ρ, in a publication's currency. ValueError if it can't be converted."""
     if isinstance(noise, SphericalLaplace):
         return currency.worth(Fraction(charge))
     if currency is not Currency.ZCDP:

@@ -21,7 +21,7 @@ from service.privacy.currency import Currency, round_up
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_ROUNDED = 1 + Fraction(1, 2**45)  # covers what rounding does in log1p
+_ROUNDED = 1 + Fraction(1, 2**45)  # covers rounding errors of log1p
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class TiltedObjective(AddedNoise):
 
     @property
     def draws(self) -> int:
-        """Those of the tilt and of the output noise."""
+        """Return the nearly exact draws of the tilt and of the output noise."""
         return super().draws + int(self.output.slack > 0.0)
 
     def to_json(self) -> dict[str, Any]:
