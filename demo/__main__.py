@@ -30,7 +30,7 @@ def main() -> int:
     if not os.access(chart.parent, os.W_OK | os.X_OK):
         print(f"demo: can't write {chart}; name another place with --chart", file=sys.stderr)
         return 1
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where it caches fonts is no news for this screen
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # hides messages about its font cache
     try:
         return asyncio.run(_until_interrupted(chart, arguments.seconds))
     except DemoError as error:

@@ -24,7 +24,7 @@ class Client:
             base_url=address,
             headers={"Authorization": f"Bearer {key}"},
             timeout=httpx.Timeout(15.0, read=75.0),  # a long poll may take a minute
-            trust_env=False,  # a proxy has no business between us and our own service
+            trust_env=False,  # no proxy between the demo and its own service
             transport=transport,
         )
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from demo.weather import Weather
 
 NAME = "figures"
-EVERY = 10  # of the days that are sent, one in ten is for evaluations
-BLOCK = 200  # so many of them a figure: about seven years
+EVERY = 10  # one in ten of the days that are sent is for evaluations
+BLOCK = 200  # evaluation days per figure: about seven years
 SLOTS = {"every": EVERY}
 
 

@@ -165,5 +165,5 @@ def lesson(lines: Mapping[str, Sequence[float]]) -> str:
 
 
 def _short(path: Path) -> str:
-    """Return the path from where we are, if it is below."""
+    """Return the path relative to the working directory if it lies below it, else as it is."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

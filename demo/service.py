@@ -27,7 +27,7 @@ _TRIES = 3  # another program can take the free port before the service does
 
 
 class DemoError(Exception):
-    """Something went wrong: its text is for the person at the screen."""
+    """Raised where the demo can't go on; its text is for the person at the screen."""
 
 
 class _PortTaken(Exception):

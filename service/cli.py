@@ -137,7 +137,7 @@ def verify_ledger(
     try:
         with ExitStack() as stack:
             url = settings.database_url or stack.enter_context(embedded_database(data_dir))
-            # As everywhere: the setting, or the folder that `up` uses.
+            # The setting, or the folder that `up` uses.
             segments = settings.segment_store if "segment_store" in settings.model_fields_set else data_dir / "segments"
             database = Database(url)
             with database.transaction() as connection:
@@ -302,7 +302,7 @@ def advise(
     print(json.dumps({"stream": advice.stream, "publication": advice.publication}, indent=2))
 
 
-_ANY_BUDGET = {"epsilon": 1000, "delta": 0.5}  # of a stream whose file names none
+_ANY_BUDGET = {"epsilon": 1000, "delta": 0.5}  # the budget of a stream whose file names none
 _OF_THE_CLIENT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -324,7 +324,7 @@ def _absolute(place: str | Path) -> str:
 
 
 def _checked(model: type[Model], document: object, *above: str) -> Model:
-    """Return a document as a model, or say what is wrong with which of its fields and exit.
+    """Return a document as a model, or print which of its fields is wrong, and exit.
 
     above: the place of the document.
     """
@@ -340,7 +340,7 @@ def _checked(model: type[Model], document: object, *above: str) -> Model:
 
 
 def _load_parts() -> None:
-    """Load what both the API and a worker need; the API loads its own modules later, which no worker needs."""
+    """Load the modules that the API and workers share; the API loads its own later."""
     with loading():
         import service.store.migrate
         import service.worker.main  # noqa: F401

@@ -1,4 +1,4 @@
-"""Commands of the Python client, which `perennial` becomes: they begin without waiting for what the service loads.
+"""Run commands of the Python client in place of `perennial`, without loading the service's modules.
 
 A command that handed over once typer and the settings were there took 0.35 s of processor time more.
 """

@@ -18,11 +18,11 @@ request: ContextVar[str | None] = ContextVar("request", default=None)
 
 
 def begin(settings: Settings) -> None:
-    """Configure the log, and warn of what is doubtful about the settings."""
+    """Configure the log, and warn of doubtful settings."""
     configure(settings.log_level)
     key = settings.admin_key.get_secret_value() if settings.admin_key else None
     if key is not None and len(key) < SHORTEST_ADMIN_KEY:
-        # No error, which would stop a service that has run with it until an upgrade.
+        # A warning, since an error would stop a service that ran with such a key before an upgrade.
         advice = f"it has fewer than {SHORTEST_ADMIN_KEY} characters; set a random one: openssl rand -base64 33"
         _warn_once("admin_key_short", setting="PERENNIAL_ADMIN_KEY", advice=advice)
     for variable, nearest in unknown_variables().items():
@@ -39,7 +39,7 @@ def _warn_once(event: str, **more: str | None) -> None:
 
 
 def configure(level: str) -> None:
-    """One JSON object per line."""
+    """Write every log line as one JSON object."""
     threshold = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[
@@ -49,11 +49,11 @@ def configure(level: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        # A line in one write: other processes write to the same place.
+        # One write per line, since other processes write to the same file.
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # anybody can make it warn, as often as they like
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # any client can cause this warning as often as it likes
     # Libraries speak only when something is wrong, and then only by message: a traceback can quote a statement.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine())
@@ -64,20 +64,20 @@ def configure(level: str) -> None:
 
 
 class Outage:
-    """Logs that a part is away: once for each reason, and once that it is back."""
+    """A log of one part's outages: a line for each new reason, and one when the part is back."""
 
     def __init__(self, part: str) -> None:
         self._part = part
         self._reason: str | None = None
 
     def begin(self, reason: str) -> None:
-        """Log the reason, if it is another one than before."""
+        """Log the reason, unless it is the same as before."""
         if reason != self._reason:
             structlog.get_logger(__name__).warning("part_unavailable", part=self._part, reason=reason)
         self._reason = reason
 
     def end(self) -> None:
-        """Log that the part is back, if it was away."""
+        """Log that the part is back, if an outage was logged."""
         if self._reason is not None:
             structlog.get_logger(__name__).info("part_available", part=self._part)
         self._reason = None
@@ -96,7 +96,7 @@ def _with_request(_: object, __: str, line: MutableMapping[str, Any]) -> Mutable
 
 
 class _OneLine(logging.Formatter):
-    """The place and the kind of an error, without its text, which may hold what a user sent."""
+    """Formats an error as its place and kind, without its text, which may contain a user's data."""
 
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else None

@@ -129,7 +129,7 @@ _BY_PUBLICATION = (FIT, PUBLISH, FAILURES, DEATHS)
 
 
 def begin(publication: str, stream: str) -> None:
-    """Begin to count the failures of a stream's publication, before any other metric of it.
+    """Create the failure counters of a publication, at 0, before any other metric of it.
 
     Prometheus sees no increase of a counter that begins above 0.
     """
@@ -144,14 +144,14 @@ def timed_publications() -> set[tuple[str, str]]:
 
 
 def forget_publications(ended: Iterable[tuple[str, str]]) -> None:
-    """Drop this worker's metrics of these publications: those that ended would be told for as long as it lives."""
+    """Drop this worker's metrics of publications that ended; it would export them for as long as it runs."""
     for publication, stream in ended:
         for gauge in _BY_PUBLICATION:
             gauge.remove(publication, stream)
 
 
 class State(Collector):
-    """The present state of the record and of the log. None: it is away."""
+    """The present state of PostgreSQL and of the log; None where a server is unreachable."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class State(Collector):
 
     @staticmethod
     def _evaluations(judged: Sequence[EvaluatedPublication]) -> Iterator[Metric]:
-        """Yield how good publications are. An evaluation has released these figures: they are public."""
+        """Yield the figures of evaluated publications, which an evaluation has released, so that they are public."""
         for name, what in (
             ("accuracy", "Share of records whose class it predicts right, in the newest block of a running evaluation"),
             ("absolute_error", "Mean absolute error of a regression, likewise"),
@@ -308,7 +308,7 @@ def _gauge(name: str, what: str, labels: list[str], values: Iterable[tuple[list[
 
 
 def exposition(*registries: Collector) -> bytes:
-    """Return as Prometheus reads it."""
+    """Return the metrics of the registries in Prometheus's text format."""
     return b"".join(generate_latest(registry) for registry in registries)
 
 
@@ -324,7 +324,7 @@ class _Teller(socketserver.ThreadingUnixStreamServer):
 
 
 class CannotListen(Exception):
-    """The address is taken, or not ours."""
+    """Raised where the address is in use, or not of this machine."""
 
 
 def open_port(settings: Settings, default: int, listen: Callable[[str, int], T]) -> T | None:
@@ -390,7 +390,7 @@ def _listen_http(host: str, port: int) -> socketserver.BaseServer:
 
 
 class _WorkerProcess(Collector):
-    """The worker's process without its processor time, by which every fit could be timed.
+    """Metrics of the worker's process, without its processor time, from which the time of fits could be read.
 
     The garbage collector's counters are left out, too: they grow with the work that a fit does.
     """
@@ -401,7 +401,7 @@ class _WorkerProcess(Collector):
 
 
 async def ask(path: Path) -> bytes | None:
-    """Return what the worker tells on its socket; None if it does not answer, or not in time, or not to the end."""
+    """Return the worker's metrics from its socket; None if it does not answer completely and in time."""
     try:
         async with asyncio.timeout(SECONDS_TO_ANSWER):
             reader, writer = await asyncio.open_unix_connection(path)

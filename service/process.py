@@ -9,18 +9,18 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import cast
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h names them, M_…
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Load modules a fifth faster, and let the garbage collector never look through them: they stay until the end.
+    """Load modules with the garbage collector off, a fifth faster, and exclude them from later collections.
 
     structlog loads `rich` where it is installed, to draw tracebacks, which are never logged: 8 MiB in every process.
     """
     gc.disable()
     if hidden := "rich" not in sys.modules:
-        sys.modules["rich"] = cast("ModuleType", None)  # so importing it fails
+        sys.modules["rich"] = cast("ModuleType", None)  # makes its import fail
     try:
         yield
     finally:
@@ -31,18 +31,18 @@ def loading() -> Iterator[None]:
 
 
 def keep_memory() -> None:
-    """Memory that one batch leaves free is there for the next, for which the system would have to zero it page by page.
+    """Keep freed memory in the process for the next batch: the system would have to zero new pages.
 
     glibc comes to the same limits by itself, but only once it has freed a block of 32 MiB.
     """
-    with suppress(AttributeError):  # other C libraries have no such thing
+    with suppress(AttributeError):  # only glibc has mallopt
         set_limit = ctypes.CDLL(None).mallopt
         set_limit(_MMAP_THRESHOLD, 2**25)
         set_limit(_TRIM_THRESHOLD, 2**26)
 
 
 def leave_no_crash_dumps() -> None:
-    """The memory of a process that crashes, or of one that it starts, holds records: it goes to no file, and no pipe.
+    """Turn off core dumps of this process and its children, since their memory holds records.
 
     Linux takes a limit of one byte, other than of none, for the wish that programs that collect them get none either.
     """

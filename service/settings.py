@@ -125,7 +125,7 @@ def ignore_libpq_variables() -> None:
 
 
 def unknown_variables() -> dict[str, str | None]:
-    """Return variables that begin as settings do and are none, each with the setting that is most like it, if any."""
+    """Return variables that begin like a setting but are none, each with the most similar setting, if any."""
     sources = EnvSettingsSource(Settings), DotEnvSettingsSource(Settings)
     given = {name.lower() for source in sources for name in source.env_vars}
     names = {name.removeprefix("perennial_") for name in given if name.startswith("perennial_")}

@@ -24,7 +24,7 @@ router = APIRouter(include_in_schema=False)
 
 STATIC = Path(__file__).resolve().parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-PLOTLY = "plotly/package_data/plotly.min.js"  # of the wheel, which need not be imported for it
+PLOTLY = "plotly/package_data/plotly.min.js"  # the folder of the package, found without importing it
 
 UP = {"overview": "./", "sign-in": "../", "explorer": "../", "stream": "../../", "publication": "../../"}
 UP["label"] = "../../../"
@@ -42,37 +42,37 @@ HEADERS = {
 
 @router.get("/")
 async def root() -> Response:
-    """Leads people to the dashboard; programs don't ask here."""
+    """Redirect people to the dashboard."""
     return RedirectResponse("dashboard", 307)
 
 
 @router.get("/dashboard")
 async def overview() -> Response:
-    """All streams and publications."""
+    """Serve the page of all streams and publications."""
     return _page("overview")
 
 
 @router.get("/dashboard/sign-in")
 async def sign_in() -> Response:
-    """Asks for a key."""
+    """Serve the page that asks for a key."""
     return _page("sign-in")
 
 
 @router.get("/dashboard/streams/{stream}")
 async def stream() -> Response:
-    """One stream: its budget and its ledger."""
+    """Serve the page of one stream: its budget and its ledger."""
     return _page("stream")
 
 
 @router.get("/dashboard/publications/{publication}")
 async def publication() -> Response:
-    """One publication: its plan and its releases."""
+    """Serve the page of one publication: its plan and its releases."""
     return _page("publication")
 
 
 @router.get("/dashboard/publications/{publication}/label")
 async def label() -> Response:
-    """Return the records that one publication asks people to label."""
+    """Serve the page on which people label records of one publication."""
     return _page("label")
 
 

@@ -9,7 +9,7 @@ from service.embedded.errors import EmbeddedError
 
 
 def ensure_admin_key(directory: DataDirectory) -> tuple[str, Path]:
-    """Return the key and the file it lies in, for whoever holds the directory's lock."""
+    """Return the first admin key and its file, made if there is none. The caller holds the directory's lock."""
     path = directory.file("admin.key")
     if not path.exists():
         _write_once(path, secrets.token_urlsafe(32))

@@ -71,7 +71,7 @@ def hold_exclusively(path: str, seconds: float) -> None:
 
 
 def enter_namespace(uid: int, gid: int) -> None:
-    """Look like `uid` to the program while files still see the user we really are: nothing needs another owner."""
+    """Enter a user namespace in which the program sees itself as `uid`, while files keep their real owner."""
     outer_uid, outer_gid = os.geteuid(), os.getegid()
     _check(_libc.unshare(_CLONE_NEWUSER), "unshare")
     for name, text in (("setgroups", "deny"), ("gid_map", f"{gid} {outer_gid} 1"), ("uid_map", f"{uid} {outer_uid} 1")):
@@ -83,7 +83,7 @@ def enter_namespace(uid: int, gid: int) -> None:
 
 
 def become(uid: int, gid: int) -> None:
-    """Become `uid` for good, keeping root's way through every folder and nothing else.
+    """Change to `uid` for good, keeping only CAP_DAC_OVERRIDE, root's access to every folder.
 
     With that one capability no folder's permissions have to change. NO_SETUID_FIXUP makes access(2) honour it too, by
     which PostgreSQL looks for its own executable.

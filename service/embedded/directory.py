@@ -94,13 +94,13 @@ def _write_holder(lock: int, sockets: Path) -> None:
 
 
 def read_holder(lock: int) -> tuple[str, Path | None]:
-    """Return who wrote the lock file last, and where that process put its sockets."""
+    """Return the process id in the lock file, and the folder of that process's sockets."""
     pid, _, sockets = os.fsdecode(os.pread(lock, 8192, 0)).partition("\n")
     return pid or "unknown", Path(sockets.removesuffix("\n")) if sockets else None
 
 
 def socket_folder(path: Path) -> Path:
-    """`run` inside the data directory, or a short private folder elsewhere when sockets' paths would be too long there.
+    """Return `run` inside the data directory, or a short private folder elsewhere if sockets' paths would be too long.
 
     A comma sends it elsewhere too: PostgreSQL's clients read it as a list of hosts.
     """
@@ -146,7 +146,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def rotate_log(log: Path) -> None:
-    """Servers log little; a look at each start is enough to keep it that way."""
+    """Rename a large log of an earlier run. Servers log little, so once at each start is enough."""
     with contextlib.suppress(FileNotFoundError):
         if log.stat().st_size > LARGEST_KEPT_LOG:
             log.replace(log.with_name(log.name + ".1"))

@@ -1,5 +1,5 @@
 class EmbeddedError(RuntimeError):
-    """Something the operator has to know or change; the message says what."""
+    """Raised for a problem that the operator has to solve; the message says how."""
 
     def __init__(self, message: str, exit_status: int = 1) -> None:
         super().__init__(message)
@@ -7,4 +7,4 @@ class EmbeddedError(RuntimeError):
 
 
 class Stopped(Exception):
-    """A stop was asked for in the middle of waiting."""
+    """Raised by waiting functions when a stop is requested."""

@@ -30,16 +30,16 @@ class Fork(Child):
 
     def _begin(self) -> "_Forked":
         if threading.active_count() > 1:
-            raise RuntimeError("another thread may hold a lock, which nobody would release in the child")
+            raise RuntimeError("another thread may hold a lock, which would stay locked in the child")
         return _Forked(partial(_become, self.program, os.getpid(), self._run), self.name)
 
 
 class _Forked:
-    """Seen as `subprocess.Popen` shows a process."""
+    """A forked process with the interface of `subprocess.Popen`."""
 
     def __init__(self, run: Callable[[], None], name: str) -> None:
         self._process = _context.Process(target=run, name=name)
-        # Until the child has handlers of its own: it would take a signal for one to its parent, and do nothing.
+        # Blocked until the child has its own handlers: the parent's would ignore the signal.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._process.start()
@@ -57,10 +57,10 @@ class _Forked:
 
 
 def _become(program: Program, parent: int, run: Callable[[], object]) -> None:
-    """Go on as the program would: in a session of its own, ended by its parent's end, with its own environment."""
+    """Turn the forked process into the program: own session, own environment, killed when its parent dies."""
     os.setsid()
     die_with_parent(program.signal_when_parent_dies, parent)
-    setproctitle(" ".join(program.command))  # before the environment changes, beside which it looks for its place
+    setproctitle(" ".join(program.command))  # before the environment changes, in which it looks for its place
     setthreadtitle(f"perennial {program.name}")
     os.environ.clear()
     os.environ.update(program.environment)

@@ -19,7 +19,7 @@ from service.embedded.processes import Child, Identity, Program, server_environm
 from service.embedded.waiting import StopRequest, wait_for
 
 PORT = 5432
-"""Part of the socket's name; no port is opened. Clients are told it: PGPORT in the environment would mislead them."""
+"""Part of the socket's name; no port is opened. URLs name it, since PGPORT in the environment would win otherwise."""
 ROLE = DATABASE = "perennial"
 SERVICE = "perennial_service"
 """As which the API and workers connect. It owns nothing: migrations, by ROLE, grant it what it needs."""
@@ -29,7 +29,7 @@ PROBE_SECONDS = 20.0
 
 
 class Postgres:
-    """`data` is complete or absent: it is made beside and renamed."""
+    """A PostgreSQL server. Its folder `data` is complete or absent, since initdb runs beside it before a rename."""
 
     def __init__(self, directory: DataDirectory, identities: tuple[Identity, ...] | None = None) -> None:
         self._directory = directory
@@ -168,7 +168,7 @@ def provision(sockets: Path) -> None:
 
 
 def possible_identities() -> tuple[Identity, ...]:
-    """Return under which identities to try it, best first.
+    """Return the identities under which to try to run PostgreSQL, best first.
 
     PostgreSQL refuses root and wants a user that the machine knows. A user namespace needs no other owner of any file;
     where there are none, or where a parent folder keeps root's files from everyone but their owner, 'nobody' will do.
@@ -204,7 +204,7 @@ def _owner_of_files(identity: Identity) -> tuple[int, int]:
 
 
 def _hand_over(data: Path, owner: tuple[int, int]) -> None:
-    """Give the data to the user it is served as from now on. The top goes last: its owner tells that all is done."""
+    """Change the owner of all data to the server's user; the top folder last, since its owner marks completion."""
     if data.stat().st_uid == owner[0]:
         return
     for folder, _, files in os.walk(data, topdown=False):
@@ -234,14 +234,14 @@ def _settings(sockets: Path) -> list[str]:
         "synchronous_commit": "on",
         "full_page_writes": "on",
         "max_connections": "100",
-        # One machine that has other things to do.
+        # Modest sizes, since the machine runs other programs too.
         "shared_buffers": "64MB",
         "work_mem": "8MB",
         "maintenance_work_mem": "64MB",
         "max_wal_size": "512MB",
         "huge_pages": "off",
         "jit": "off",
-        # Parallel queries want /dev/shm, which is tiny in containers.
+        # Parallel queries need /dev/shm, which is tiny in containers.
         "max_parallel_workers_per_gather": "0",
         "max_parallel_maintenance_workers": "0",
         "dynamic_shared_memory_type": "mmap",

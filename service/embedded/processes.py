@@ -22,7 +22,7 @@ SECONDS_TO_DIE = 30.0
 
 @dataclass(frozen=True)
 class Identity:
-    """As whom a program runs; see `child.py`."""
+    """The user as which a program runs; see `child.py`."""
 
     kind: str = "self"
     uid: int = 0
@@ -39,7 +39,7 @@ class Program:
     environment: Mapping[str, str]
     signal_when_parent_dies: Signals = SIGKILL
     stop_signals: tuple[tuple[Signals, float], ...]
-    """Each with the seconds to wait before the next; SIGKILL follows the last."""
+    """Signals, each with the seconds to wait before the next one; SIGKILL follows the last."""
     log: Path | None = None
     """None: this process's own output."""
     folder: Path | None = None
@@ -141,7 +141,7 @@ class Child:
             return f"exited with status {status}"
         try:
             return f"killed by {Signals(-status).name}"
-        except ValueError:  # a real-time signal has no name
+        except ValueError:  # real-time signals have no name
             return f"killed by signal {-status}"
 
 
@@ -151,7 +151,7 @@ def _open_log(log: Path) -> IO[bytes]:
 
 
 def stop_together(children: Iterable[Child]) -> None:
-    """Ask all of them at once, then insist, each at its own pace, which counts from the signal before."""
+    """Send every child its first signal at once, then its further ones after the seconds of its program."""
     waiting = {child: [*child.program.stop_signals, (SIGKILL, SECONDS_TO_DIE)] for child in children if child.running}
     due = dict.fromkeys(waiting, time.monotonic())
     while waiting:

@@ -47,7 +47,7 @@ def embedded_servers(data_dir: str | os.PathLike[str]) -> Iterator[Servers]:
 
 @contextlib.contextmanager
 def embedded_database(data_dir: str | os.PathLike[str]) -> Iterator[str]:
-    """The URL of the folder's database: of the running server if there is one, else of one started for this block."""
+    """Yield the URL of the folder's database: of the running server, or of one started for this block."""
     path = Path(data_dir)
     if not (path / "postgres").is_dir():
         raise EmbeddedError(f"{path.resolve()} holds no database: give --data-dir the folder of `perennial up`")
@@ -76,7 +76,7 @@ def embedded_database(data_dir: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def _served_elsewhere(path: Path) -> Path | None:
-    """Return where the server of whoever holds the lock listens, if it answers."""
+    """Return the URL of the server run by the process that holds the lock; None if it does not answer."""
     try:
         lock = os.open(path / "lock", os.O_RDONLY)
     except FileNotFoundError:

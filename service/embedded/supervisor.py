@@ -71,7 +71,7 @@ def up(
     with _stop_on_signals() as stop:
         try:
             with open_data_directory(data_dir, stop, wait_seconds=lock_wait_seconds) as directory:
-                _check_port(host, port)  # now that no remains of a predecessor can hold it
+                _check_port(host, port)  # only now, since processes of an earlier run may have held the port
                 service = _Service(directory, run, load, host, port, stop)
                 try:
                     return service.run(redis_url, database_url, admin_key, segment_store)
@@ -97,7 +97,7 @@ def _check_port(host: str, port: int) -> None:
 
 
 class _Watched:
-    """A child that is started again when it dies, a little later each time, and not before it can run.
+    """A child that is restarted when it dies, after a delay that grows, and not before its needs are met.
 
     If it is `needed`, too many deaths within a minute end everything.
     """
@@ -130,7 +130,7 @@ class _Watched:
         self._log_death(again_in_seconds=pause)
 
     def _gives_up(self) -> EmbeddedError | None:
-        """Return why everything has to end with this child, if it has to."""
+        """Return why the whole service must stop with this child; None if the child is restarted instead."""
         child = self.child
         how = f"{child.name} (pid {child.pid}) {child.how_it_died()}"
         if child.poll() == EXIT_CONFIGURATION:
@@ -143,7 +143,7 @@ class _Watched:
     def _log_death(self, **more: float) -> None:
         child = self.child
         file = {"log": str(child.program.log)} if child.program.log else {}
-        with contextlib.suppress(OSError):  # a terminal that is gone must not keep us from starting it again
+        with contextlib.suppress(OSError):  # a closed terminal must not keep the supervisor from restarting the child
             _log.error("part_died", part=child.name, pid=child.pid, how=child.how_it_died(), **more, **file)
 
 
@@ -206,7 +206,7 @@ class _Service:
         return shutil.disk_usage(self._directory.path).free >= ROOM_BYTES
 
     def stop(self) -> None:
-        """The parts first: what they have begun still needs the servers."""
+        """Stop the parts, then the servers, which the parts need to finish their work."""
         stop_together(self._parts)
         stop_together(self._servers)
 
@@ -257,7 +257,7 @@ class _Service:
             raise EmbeddedError(failed, EXIT_CONFIGURATION if status == EXIT_CONFIGURATION else 1)
 
     def _announce(self, key_file: Path | None) -> None:
-        """Say once, on standard output, that all is ready. In a process of its own: a slow answer delays no restart."""
+        """Print once that all is ready; from another process, so that a slow answer delays no restart."""
         address = _address(self._host, self._port)
         while not _answers(f"{address}/readyz"):
             time.sleep(0.1)
@@ -268,13 +268,13 @@ class _Service:
 
 
 def _address(host: str, port: int) -> str:
-    """Return where to reach a server that listens on `host`, from this machine."""
+    """Return the address by which this machine reaches a server that listens on `host`."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - only compared
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 
 
 def _answers(url: str) -> bool:
-    # A proxy named in the environment has no business between us and our own child.
+    # No proxy of the environment between the supervisor and its own child.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=2) as response:
@@ -285,7 +285,7 @@ def _answers(url: str) -> bool:
 
 @contextlib.contextmanager
 def _stop_on_signals() -> Iterator[StopRequest]:
-    """Turn signals into a request, so that a second one changes nothing while everything stops.
+    """Turn signals into a stop request, so that a second signal changes nothing while everything stops.
 
     Afterwards they are ignored: the process is about to end, and how it ended is known.
     """
@@ -307,6 +307,6 @@ def _stop_on_signals() -> Iterator[StopRequest]:
 
 
 def _say(text: str, stream: TextIO = sys.stderr) -> None:
-    with contextlib.suppress(OSError):  # a terminal that is gone must not keep us from stopping
+    with contextlib.suppress(OSError):  # a closed terminal must not keep the supervisor from stopping
         stream.write(text + "\n")
         stream.flush()

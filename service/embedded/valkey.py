@@ -40,7 +40,7 @@ class Valkey:
         self.child.start()
 
     def ready(self) -> bool:
-        """Return whether it answers; it refuses while it still loads its file."""
+        """Return whether the server answers; it refuses while it loads its file."""
         client = redis.Redis(
             unix_socket_path=str(self._socket), socket_timeout=2, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0)
         )

@@ -1,4 +1,4 @@
-"""Runs a comparison: a process of its own, behind everything else that the machine has to do.
+"""Run one comparison in a process of its own, at a low priority.
 
     python -m service.explorer NICENESS
 
@@ -22,7 +22,7 @@ SECONDS_BETWEEN_TELLING = 0.5
 
 
 def main() -> None:
-    gc.freeze()  # what is loaded stays until the end, which would else take a third of a second
+    gc.freeze()  # freeing the loaded modules at the end would take a third of a second
     os.nice(int(sys.argv[1]))
     request = json.loads(sys.stdin.buffer.readline())
     data = unpacked(sys.stdin.buffer.read(request["size"]))

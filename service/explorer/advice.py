@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 HARDLY_ANY_NOISE = 1000.0
 """An epsilon for comparison. It promises nothing."""
-COUNTED_FROM = 0.25  # of the sample
+COUNTED_FROM = 0.25  # share of the sample after which predictions are counted
 BATCHES = 40
 LEAST_BATCH, MAX_BATCH = 50, 10_000
-LEAST_SCALE, LARGEST_SCALE = 1e-6, 1e6  # that a feature map may have
-RESOLUTION = 2.0**-20  # of a column: records hold 24 binary digits of a number
+LEAST_SCALE, LARGEST_SCALE = 1e-6, 1e6  # the bounds of a scale in a feature map
+RESOLUTION = 2.0**-20  # relative spread below which a column is constant: records hold 24 binary digits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Advice:
 
     @property
     def loss(self) -> float:
-        """How much of the score privacy is expected to cost: the recommended one beside the best without noise."""
+        """Return the expected loss of score by privacy: the best score without noise less the recommended one."""
         return max(0.0, max(candidate.without_noise for candidate in self.measured) - self.best.score)
 
 
@@ -109,7 +109,7 @@ def advise(
     forget: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Advice:
-    """Return what does best on the sample at (epsilon, delta) for each record.
+    """Return the candidates measured on the sample at (epsilon, delta) per record, and the best of them.
 
     batch: records a release; None: a fortieth of the sample. forget: only what forgets old records. progress: gets the
     title of each candidate before it is measured. Raises Refused where no candidate can run.
@@ -192,7 +192,7 @@ def _scaled(x: NDArray[np.float64]) -> dict[str, Any]:
 def _standardized(x: NDArray[np.float64]) -> dict[str, Any]:
     sizes, spread = np.abs(x).max(axis=0), _spread(x)
     scales = np.where(spread > 0.0, spread, np.maximum(1.0, sizes)).clip(LEAST_SCALE, LARGEST_SCALE)
-    digits = 3 - np.floor(np.log10(scales)).astype(int)  # of a mean: what is rounded off is little beside the scale
+    digits = 3 - np.floor(np.log10(scales)).astype(int)  # decimals of a mean: rounding is then small beside the scale
     means = [round(mean, places) for mean, places in zip(x.mean(axis=0).tolist(), digits.tolist(), strict=True)]
     return {"kind": "standardize", "mean": means, "scale": [_short(scale) for scale in scales]}
 
@@ -206,7 +206,7 @@ def _spread(x: NDArray[np.float64]) -> NDArray[np.float64]:
 def _scores(
     schema: Mapping[str, Any], candidate: Candidate, epsilon: float, delta: float, sample: Sample
 ) -> NDArray[np.float64]:
-    """Return of each counted record how well it was predicted; the mean is the score."""
+    """Return, for each counted record, how well it was predicted; the mean is the score."""
     settings = {"mechanism": candidate.mechanism, "learner": candidate.learner}
     privacy = {"privacy": {"epsilon": epsilon, "delta": delta}}
     configuration = PublicationConfiguration.model_validate(settings | privacy).begun()

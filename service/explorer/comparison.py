@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 HELD_OUT_EVERY = 5
 CHECKPOINTS = 40
 MAX_JUDGED = 20_000
-WITHOUT_NOISE = 1e-3  # the regularization, times norm_bound², of fits without noise: enough to have one minimiser
+WITHOUT_NOISE = 1e-3  # regularization times norm_bound² for fits without noise: enough for a unique minimiser
 
 
 class Line(Shape):
@@ -79,7 +79,7 @@ class Cell:
 
 
 def cells(comparison: Comparison) -> list[Cell]:
-    """Return all there is to run, in an order in which what was found so far tells most."""
+    """Return all cells of a comparison, in an order in which early results are the most informative."""
     every_cell = [
         Cell(line=line, epsilon=float(epsilon), run=run)
         for run in range(comparison.runs)
@@ -102,7 +102,7 @@ def mechanism(comparison: Comparison, line: int, epsilon: float, shape: dict[str
             norm_bound=comparison.norm_bound,
             feature_map=comparison.feature_map,
         )
-    except ValidationError as problem:  # of the data set with the map: each by itself is fine
+    except ValidationError as problem:  # the data set and the map, each valid by itself, do not fit together
         raise Refused("feature_map", problem.errors()[0]["msg"]) from None
     configuration = PublicationConfiguration.model_validate(
         {
@@ -170,7 +170,7 @@ def run(
             progress(release.time / len(y))
             next_end = bisect_left(ends, release.time)
             if next_end == len(ends) or ends[next_end] >= min(following, len(y) + 1):
-                continue  # a newer one will be there at the next checkpoint
+                continue  # the next checkpoint has a newer model
             parameters = release.parameters
             if cell.epsilon is None:
                 window = slice(*release.window)

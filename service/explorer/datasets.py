@@ -24,7 +24,7 @@ MAX_RECORDS = 200_000
 MAX_FEATURES = 4096
 MAX_NUMBERS = 2**25
 MAX_CLASSES = 1000
-LONGEST_NAME = 1000  # characters of a class: arrays of texts give each as much room as the longest
+LONGEST_NAME = 1000  # characters of a class name: numpy stores every text at the length of the longest
 _LABELS = ("y", "label", "class", "target")
 _SAMPLES = Path(__file__).with_name("samples")
 SAMPLES = {
@@ -34,7 +34,7 @@ SAMPLES = {
 
 
 class Unreadable(Exception):
-    """A data set that can't be used; says where and what to do, and repeats nothing of it."""
+    """Raised for a data set that can't be used. The message says where and what to do, and repeats no value."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +54,7 @@ class Dataset:
         return {"records": len(self.y), "features": self.x.shape[1], "classes": len(self.names)}
 
     def packed(self) -> bytes:
-        """Return it as `unpacked` reads it."""
+        """Return the data set as bytes that `unpacked` reads."""
         out = io.BytesIO()
         np.savez_compressed(out, x=self.x, y=self.y, names=np.array(self.names))
         return out.getvalue()
@@ -67,7 +67,7 @@ def unpacked(content: bytes) -> Dataset:
 
 
 def sample(name: str) -> Dataset:
-    """Return a bundled one, of `SAMPLES`."""
+    """Return a bundled data set of `SAMPLES`."""
     return read_npz((_SAMPLES / SAMPLES[name][0]).read_bytes())
 
 
@@ -98,7 +98,7 @@ def _arrays(content: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _check_length(file: IO[bytes], size: int) -> None:
-    """Raise ValueError where an array's head promises other than what follows: room is made for what it promises."""
+    """Raise ValueError where an array's header does not match its length, since memory is allocated by the header."""
     read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
     shape, _, dtype = read(file)
     if file.tell() + math.prod(shape) * dtype.itemsize != size:
@@ -125,7 +125,7 @@ def read_csv(content: bytes, label: str | None = None) -> Dataset:
         raise Unreadable("it has one column: values must be separated by commas, not by semicolons or tabs")
     named = not all(_is_number(cell) for cell in rows[0])
     if named and len(rows) > 1 and all(_is_number(cell) for cell in rows[0][:-1]) and not _is_number(rows[1][-1]):
-        named = False  # numbers, and classes that have names
+        named = False  # numbers as texts, and classes with names
     header = [cell.strip() for cell in rows[0]] if named else [str(number + 1) for number in range(len(rows[0]))]
     column = _label_column(header, label)
     rows = rows[named:]

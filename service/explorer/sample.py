@@ -21,7 +21,7 @@ __all__ = ["Sample", "Unusable", "read_sample"]
 MAX_RECORDS = 200_000
 LEAST_RECORDS = 400
 MAX_CLASSES = 100
-LARGEST = float(np.finfo(np.float32).max)  # number of a record
+LARGEST = float(np.finfo(np.float32).max)  # the number of a record
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,7 +88,7 @@ def _numbers(row: list[Any], columns: tuple[str, ...], where: str) -> list[float
 
 
 def _number(value: Any) -> float:
-    """Return it as a number; NaN if it is none."""
+    """Return the value as a number; NaN if it is none."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

@@ -18,7 +18,7 @@ Line = tuple[str, list[Any]]
 
 
 class Unusable(ValueError):
-    """A file that no advice can be given on. It says what is wrong and what to do."""
+    """Raised for a file that can't be used as a sample. The message says what is wrong and what to do."""
 
 
 def read_lines(file: Path) -> Iterator[Line]:
@@ -39,7 +39,7 @@ def _csv(file: Path) -> Iterator[Line]:
         rows = csv.reader(lines)
         try:
             header: list[str] = []
-            for row in filter(None, rows):  # empty lines are none
+            for row in filter(None, rows):  # empty lines are no records
                 header = header or row
                 if len(row) != len(header):
                     raise Unusable(f"line {rows.line_num} has {len(row)} values, and the header {len(header)} names")
@@ -89,13 +89,13 @@ def _arrow(file: Path, *, parquet: bool) -> Iterator[tuple[str, object]]:
         number = 0
         with file.open("rb") as opened:
             for batch in _batches(opened, parquet=parquet):
-                batch.validate(full=True)  # else a damaged one is read beyond its end
+                batch.validate(full=True)  # otherwise a damaged batch is read beyond its end
                 for number, record in enumerate(batch.to_pylist(), number + 1):  # noqa: B020 - it goes on counting
                     yield f"record {number}", record
     except (MemoryError, OverflowError):
         raise Unusable("the file is damaged, or needs more memory than there is") from None
     except (ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of what the file holds
+        if isinstance(error, OSError) and error.errno is not None:  # an error of the disk, not of the file's content
             raise
         raise Unusable(f"the file is damaged, or not what its ending {file.suffix} says") from None
 
@@ -109,7 +109,7 @@ def _batches(opened: Any, *, parquet: bool) -> Iterator[Any]:
         return
     try:
         reader = ipc.open_file(opened)
-    except ArrowInvalid:  # it is a stream
+    except ArrowInvalid:  # then it is the stream format
         opened.seek(0)
         yield from ipc.open_stream(opened)
         return

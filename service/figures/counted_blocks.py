@@ -42,7 +42,7 @@ class CountedBlocks:
 
     @classmethod
     def of(cls, blocks: Sequence[Block], name: str) -> CountedBlocks | None:
-        """Return those of a publication; None: it had no model in the newest one, or the records have no classes.
+        """Return the blocks of a publication; None: no model in the newest block, or records without classes.
 
         blocks: neighbouring releases of one evaluation, the newest last.
         """
@@ -69,6 +69,6 @@ class CountedBlocks:
         return [block.counts for block in self.blocks if block.versions[self.number] in some]
 
     def together(self, blocks: Sequence[BlockCounts]) -> ClassFigures:
-        """Return figures of some of the blocks, added up."""
+        """Return the figures of several blocks added up."""
         counts, counted = added_up(blocks, self.one)
         return ClassFigures(layout=self.layout, counts=counts, counted=counted)

@@ -171,7 +171,7 @@ class ErrorFigures:
         third = replace(self, counted=replace(self.counted, error=self.counted.error / 3))
         error = third.squared_error(publication).scaled(1.0 / self.layout.bound**2)
         shifted, square = self.counts[-2:]
-        # t = (y + Y)/2Y has E t² = (1 + E y²/Y²)/4 + (E t - 1/2), which is what its own variance needs
+        # t = (y + Y)/2Y has E t² = (1 + E y²/Y²)/4 + (E t - 1/2), from which its variance follows
         second = self.counted.slots * UNIT * 0.25 + square / 4.0 + shifted - self.counted.slots * UNIT * 0.5
         center = third._mean(shifted, second).scaled(2.0, -1.0)  # noqa: SLF001 - of the same class
         power = third._mean(square, None)  # noqa: SLF001
@@ -207,7 +207,7 @@ def added_up(blocks: Sequence[BlockCounts], counted: Counted) -> tuple[NDArray[n
 
 
 def rise(now: Figure, before: Figure) -> Figure:
-    """Return by how much a figure is larger than the same of other slots: the lift over a previous version."""
+    """Return how much larger a figure is than the same figure on other slots: the lift over an earlier version."""
     return added([now, before], [1.0, -1.0])
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from service.privacy.noise.counts import CountNoise
 
 _HALVINGS = 30
-_SMALL_SAMPLE = 2.0  # records of either sign that a difference's variance counts as seen
+_SMALL_SAMPLE = 2.0  # records of either sign that a difference's variance assumes at least
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Interval:
     high: float
 
     def within(self, low: float, high: float) -> Interval:
-        """Return its part within a range that is known to hold the figure."""
+        """Return the interval cut to a range that contains the figure."""
         return Interval(min(max(self.low, low), high), min(max(self.high, low), high))
 
     def scaled(self, factor: float, shift: float = 0.0) -> Interval:
@@ -89,7 +89,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """How counts were made: their noise, the slots, and over how many blocks they were added up.
+    """The public facts of noisy counts: their noise, the slots, and the number of blocks added up.
 
     slots: of all blocks, less those that the operator had erased, which is public. A slot that came empty is not known,
     and counts as one for which no prediction is right.
@@ -171,7 +171,7 @@ class Counted:
         return Interval((count - off) / whole, (count + off) / whole)
 
     def deviations(self) -> float:
-        """Return how many standard deviations a sum of noise stays within, but for `error`: of one draw or of many."""
+        """Return d such that a sum of noise, of one draw or many, exceeds d deviations with probability `error`."""
         alone = total(self.noise, 1).quantile(self.error / 2) / self.noise.deviation()
         return max(NormalDist().inv_cdf(1.0 - self.error / 2), alone)
 
@@ -185,7 +185,7 @@ class Counted:
         return Figure(estimate=part / whole, block=block, population=population)
 
     def _fieller(self, part: float, whole: float, part_cells: int, rest_cells: int, records: float) -> Interval | None:
-        """Return every share a under which part - a·whole is no farther from 0 than its deviation allows.
+        """Return the interval of shares a for which |part - a·whole| is within its deviation (Fieller).
 
         records: how many there are about to sample from; 0: the noise alone. None: the set is wider than [0, 1].
         """
@@ -252,7 +252,7 @@ def _as_large(law: SumLaw, slots: int, p: float, count: float) -> float:
 
 
 def _binomial(n: int, p: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the whole numbers that matter of a binomial law, and their weights."""
+    """Return the whole numbers with more than negligible probability in a binomial law, and their weights."""
     reach = 12.0 * math.sqrt(n * p * (1.0 - p)) + 40.0
     low, high = max(0, math.floor(n * p - reach)), min(n, math.ceil(n * p + reach))
     hits = np.arange(low, high + 1, dtype=np.float64)

@@ -41,7 +41,7 @@ def recent(blocks: Sequence[Block], name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _recent(described: str, content: bytes, name: str) -> str:
-    """Return the same again: many readers ask for the newest blocks."""
+    """Return the figures of `recent`, cached: many readers ask for the newest blocks."""
     pairs = json.loads(described)
     counts = np.frombuffer(content).reshape(len(pairs), -1)
     blocks = CountedBlocks.of([(model, noise, row) for (model, noise), row in zip(pairs, counts, strict=True)], name)

@@ -53,7 +53,7 @@ def all_figures(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDAr
 
 
 def figures_of(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDArray[np.float64]) -> Figures:
-    """Return what computes figures of a release."""
+    """Return the `ClassFigures` or `ErrorFigures` of a release."""
     layout = described_counts(model)
     counted = Counted(noise=NoisyCounts.from_json(noise).noise, slots=slots_of(model))
     if isinstance(layout, ClassCounts):
@@ -68,7 +68,7 @@ def slots_of(model: Mapping[str, Any]) -> int:
 
 @lru_cache(maxsize=256)
 def _all_figures(model: str, noise: str, counts: bytes) -> str:
-    """Return the same again: many readers ask for the newest release."""
+    """Return the figures of `all_figures`, cached: many readers ask for the newest release."""
     described = json.loads(model)
     figures = figures_of(described, json.loads(noise), np.frombuffer(counts))
     compared = _compared(described, figures)

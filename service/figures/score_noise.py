@@ -86,7 +86,7 @@ def score_noise(
     scores, lengths = rows @ parameters.reshape(-1, rows.shape[1]).T, np.linalg.norm(rows, axis=1)[:, None]
 
     def moved(rate: float, *, differences: bool) -> Floats:
-        """Return how far a score, or a difference of two, has been moved at most, but for that rate: (m, 1)."""
+        """Return a bound on how far noise moved a score, or a difference of two, (m, 1); it fails with that rate."""
         farthest = reach(noise, records, rate) or 0.0
         return np.asarray(farthest * lengths * (math.sqrt(2.0) if differences else 1.0))
 
@@ -119,7 +119,7 @@ def _probabilities(scores: Floats, moved: Floats) -> tuple[Floats, Floats]:
 
 
 def reach(noise: Mapping[str, Any], records: int, error: float) -> float | None:
-    """Return r such that noise moves ⟨w, v⟩ by at most r·‖v‖, but for a probability of `error`, for v of any length.
+    """Return r such that noise moves ⟨w, v⟩ by more than r·‖v‖ with probability at most `error`, for any v.
 
     v is chosen without looking at the release. None: nothing is known.
     """

@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
     from service.learning.optimization.losses import Floats
 
-VERSION = 1  # what a version computes never changes
-INTO = 0.3  # so that tanh bends for the brightest parts of an image, but is no step
+VERSION = 1  # of the computation, which never changes within a version
+INTO = 0.3  # size of the first layer's inputs: tanh bends for the brightest parts of an image, but is no step
 STRIDE = 2
-MAX_WEIGHTS = 2**19  # of an encoder and its head, of which every record has a gradient as long
+MAX_WEIGHTS = 2**19  # of an encoder and its head; every record has a gradient of that length
 MAX_MULTIPLIED = 2**20  # numbers that a layer multiplies of one record
 _AT_ONCE = 2**21  # numbers that a layer works on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dense:
-    """All numbers to `units` others."""
+    """A dense layer: from all inputs to `units` outputs."""
 
     inputs: int
     units: int
@@ -103,11 +103,11 @@ class Encoder:
 
     @property
     def features(self) -> int:
-        """p"""
+        """Return p, the number of features."""
         return self.layers[-1].positions * self.layers[-1].units
 
     def described(self) -> dict[str, Any]:
-        """Return it as JSON, all it takes to `build` it again for records of so many features."""
+        """Return the encoder as JSON, from which `build` makes it for records of as many features."""
         units = [layer.units for layer in self.layers]
         first = self.layers[0]
         shape: dict[str, Any] = (
@@ -136,7 +136,7 @@ class Encoder:
         return np.concatenate((*parts, np.zeros(rows * self.features)))
 
     def rows(self, x: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return what enters the first layer of records (m, features), and which of them are finite."""
+        """Return the inputs of the first layer for records (m, features), and which records are finite."""
         prepared, finite = Prepared.of(np.array(x), norm_bound=self.norm_bound, intercept=False, own=True)
         return prepared.rows() * (INTO * math.sqrt(self.input_features) / self.norm_bound), finite
 

@@ -1,4 +1,4 @@
-"""A learner as data. Each file of this room that makes models exports one `FAMILY`; `registry` lists them."""
+"""The description of a kind of learner. Each file here that makes models exports one `FAMILY`; `registry` lists all."""
 
 from __future__ import annotations
 

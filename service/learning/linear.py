@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from service.privacy.currency import Currency
 
 
-INTERCEPT_SCALE = 0.3  # found on noaa_weather and elec2
+INTERCEPT_SCALE = 0.3  # default sin θ, chosen on noaa_weather and elec2
 InterceptScale = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.001, le=0.999)]
 
 
@@ -71,7 +71,7 @@ class LinearLearner(Shape):
         return self
 
     def begun(self, *, of_fits: bool) -> Self:  # noqa: ARG002 - some learners' settings are of fits alone
-        """Return it with what a publication gets that begins now and does not say otherwise.
+        """Return the settings with today's defaults filled in, for a publication that begins now.
 
         of_fits: whether each model is a fit of records, for a charge of its own.
         """
@@ -142,12 +142,12 @@ class Linear:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return rows of weights and coordinates per row: the features, then the intercept if there is one."""
+        """Return (rows of weights, columns): a column for each feature, then for the intercept if there is one."""
         return self.loss.rows(self.classes), self.features + self.intercept
 
     @property
     def dimension(self) -> int:
-        """Number of released coordinates."""
+        """Return the number of released coordinates."""
         rows, columns = self.shape
         return rows * columns
 
@@ -168,7 +168,7 @@ class Linear:
         )
 
     def prepared(self, records: Records) -> tuple[Prepared, NDArray[np.generic]]:
-        """Return the rows and labels that enter the loss; what does not fit the schema is left out.
+        """Return the rows and labels that enter the loss; records that do not fit the schema are left out.
 
         ValueError where records have units: a learner that counts them one by one would cost a unit too much.
         """
@@ -178,12 +178,12 @@ class Linear:
         return rows, y
 
     def weighed(self, records: Records) -> tuple[Prepared, NDArray[np.generic], NDArray[np.float64] | None]:
-        """Return the same, and what part of its unit's contribution each row is, (m,); None: records have no units."""
+        """Return what `prepared` returns, and each row's share of its unit's contribution, (m,); None without units."""
         rows, entering = self.entering(records)
         return rows, entering.y, entering.weights
 
     def entering(self, records: Records) -> tuple[Prepared, Records]:
-        """Return the rows that enter the loss, and the records that they are of, all of which fit the schema.
+        """Return the rows that enter the loss, and their records, all of which fit the schema.
 
         Features are copied once at most, whatever the records are, as plans reckon (`timing`). Very long
         rows are shortened in that copy.

@@ -100,7 +100,7 @@ class NoisySteps(NoisyGradientSums):
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyGradientDescent(Linear):
-    """See the module docstring. A setting that is None is chosen by its rule; regularization may be 0."""
+    """The learner of the module docstring. A setting that is None is chosen by its rule; regularization may be 0."""
 
     kind: ClassVar[str] = "noisy_gradient_descent"
     same_everywhere: ClassVar[bool] = True
@@ -121,7 +121,7 @@ class NoisyGradientDescent(Linear):
 
     @property
     def longest(self) -> float:
-        """C"""
+        """Return C, the norm to which gradients are clipped."""
         return self.clip or clipped_at(self)
 
     def perturbation(self, currency: Currency, charge: float, records: int, center: Floats | None = None) -> NoisySteps:
@@ -133,7 +133,9 @@ class NoisyGradientDescent(Linear):
         ways = records * math.sqrt(2.0 * charge) / (2.0 * clip * self.norm_bound)  # η·T for noise of 1 in a score
         steps = self.steps or min(MOST, max(FEWEST, math.ceil(FIRST * logit(self) * ways / fastest)))
         remaining = 1.0 - self.momentum ** np.arange(steps, 0, -1.0)
-        noisiest = 1.5 * 2.0 * clip * math.sqrt(steps / (2.0 * charge))  # with the largest error that is accepted
+        noisiest = (
+            1.5 * 2.0 * clip * math.sqrt(steps / (2.0 * charge))
+        )  # for the largest rounding error that is accepted
         center_norm = 0.0 if center is None else norm(center)
         wanted = logit(self) * (FIRST if center_norm == 0.0 else NEAR)
         spread = float(np.linalg.norm(remaining)) / math.sqrt(steps)
@@ -173,12 +175,12 @@ class NoisyGradientDescent(Linear):
 
 
 def clipped_at(linear: Linear) -> float:
-    """Return C where nobody says otherwise: a quarter of the steepest gradient at zero."""
+    """Return the default of C: a quarter of the steepest gradient at zero."""
     return linear.loss.lipschitz(linear.norm_bound, linear.shape[0], 0.0) / 4.0
 
 
 def logit(linear: Linear) -> float:
-    """Return what counts as a logit in a score: 1, and for a regression an eighth of the labels' bound."""
+    """Return the unit of a score, in which rates are stated: 1, and for a regression an eighth of the labels' bound."""
     return 1.0 if linear.classes else linear.loss.lipschitz(1.0, 1, 0.0) / 8.0
 
 

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from service.privacy.accounting.events import AddedNoise
     from service.privacy.noise.additive import Noise
 
-_OUTPUT = 2.0**-10  # the part of a charge that covers for not finding the exact minimiser
+_OUTPUT = 2.0**-10  # the share of a charge for output noise, since the minimiser is not exact
 
 
 class ObjectivePerturbationLearner(LinearLearner):

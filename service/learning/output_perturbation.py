@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from service.privacy.accounting.events import AddedNoise
 
 SCORE_NOISE = 0.2
-LEAST = 1e-4  # of α, beside the loss's smoothness
+LEAST = 1e-4  # the least α, as a share of the loss's smoothness
 SETTLED = 64
 
 
@@ -76,7 +76,7 @@ class OutputPerturbationLearner(LinearLearner):
     )
 
     def begun(self, *, of_fits: bool) -> Self:
-        """Return it with what a publication gets that begins now and does not say otherwise."""
+        """Return the settings with today's defaults filled in, for a publication that begins now."""
         begun = super().begun(of_fits=of_fits)
         if not of_fits or self.score_noise is not None or "regularization" in self.model_fields_set:
             return begun
@@ -107,7 +107,7 @@ class OutputPerturbationLearner(LinearLearner):
 
 
 class Solver(Protocol):
-    """Turns prepared records into a model that one record can move by a public distance only."""
+    """A solver whose result one record can move by a public distance at most."""
 
     @property
     def name(self) -> str: ...
@@ -142,7 +142,7 @@ class NoisyFit(NoisyWeights):
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySampledFit(NoisySampledWeights):
-    """The same, of a fit of a sample."""
+    """The noise of a fit of a secret sample, with a pull of its own."""
 
     regularization: float
     """α of the fit, for which the sensitivity is"""
@@ -193,7 +193,7 @@ class OutputPerturbation(Linear):
 
     @property
     def same_everywhere(self) -> bool:
-        """Not where the loss is as steep as the weights are long."""
+        """Return whether the noise is the same near every centre: not for losses that are steeper farther out."""
         return not self.setting().bounded
 
     def describe(self, origin: Floats) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class OutputPerturbation(Linear):
         return {"lipschitz": self._pulled(least, origin).lipschitz, **pull, **self.solver.describe(), **sample}
 
     def drawn_of(self, slots: int) -> int | None:
-        """Return h where a fit of a range of so many slots is made of a sample of them; None: it is made of all."""
+        """Return h, the size of the sample that a fit of that many slots is made of; None: no sample."""
         return self.sample if self.sample is not None and self.sample < slots else None
 
     def perturbation(
@@ -249,7 +249,7 @@ class OutputPerturbation(Linear):
         return LEAST * self.loss.smoothness(self.norm_bound)
 
     def _pulled(self, regularization: float | None, center: Floats | None) -> Setting:
-        """Return the public side of a fit with that α; None: `regularization`."""
+        """Return the public setting of a fit with that α; None: `regularization`."""
         setting = self.setting(center)
         return setting if regularization is None else replace(setting, regularization=regularization)
 

@@ -1,4 +1,4 @@
-"""The records of a fit, and the record map: what is done to one record before anything else."""
+"""The records of a fit, and the record map: the first steps applied to a record."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ CHUNK = 64  # rows worked on at a time, so that temporaries stay small
 PIECE = 64  # rows of one product: public, it enters the error bound of `solvers`
 
 _INFLATION = 1.0 + 2.0**-20
-_LONG = 2.0**64  # far above every norm bound
-_ROUNDED = 2.0**-16  # far above what rounding adds to a norm, _INFLATION with it
+_LONG = 2.0**64  # larger than every norm bound
+_ROUNDED = 2.0**-16  # larger than the rounding error of a norm, _INFLATION included
 _HALF = math.sqrt(0.5) * (1.0 - 2.0**-50)  # a double just below 1/√2
 
 
@@ -33,7 +33,7 @@ def row_scales(intercept_scale: float | None) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnitShares:
-    """Which units the records of a fit are of, and what part of its unit's contribution each record is."""
+    """The unit of each record in a fit, and the record's share of its unit's contribution."""
 
     parts: NDArray[np.float64]
     """(m,): 1/k or a little less, so that those of one unit add up to at most 1"""
@@ -41,13 +41,13 @@ class UnitShares:
     """(m,): the same number for records of one unit"""
 
     def __getitem__(self, which: NDArray[np.generic]) -> UnitShares:
-        """Return those of some records."""
+        """Return the shares of the selected records."""
         return UnitShares(parts=self.parts[which], owners=self.owners[which])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnitPattern:
-    """The public pattern of a range: whose each of its slots is, and which of them may be read and count."""
+    """The public pattern of a range: the unit of each slot, and which slots may be read and count."""
 
     pseudonyms: NDArray[np.uint8]
     """(n, 16)"""
@@ -99,7 +99,7 @@ class Records:
         return Records(x=self.x[self.firsts], y=self.y[self.firsts], slots=slots)
 
     def unit_shares(self) -> UnitShares | None:
-        """Return what part of its unit each record is, and of which; None: they have no units."""
+        """Return each record's unit and its share of the unit's contribution; None: records have no units."""
         if self.weights is None:
             return None
         if self.owners is None:
@@ -107,13 +107,13 @@ class Records:
         return UnitShares(parts=self.weights, owners=self.owners)
 
     def in_slots(self, start: int, end: int) -> NDArray[np.int64]:
-        """Return which of the slots of [start, end) each is in, (m,). ValueError if nobody can tell."""
+        """Return each record's slot in [start, end), (m,). ValueError if records are missing and slots are unknown."""
         if self.slots is None and len(self.y) != end - start:
-            raise ValueError("some records of the range are missing, and it is not told which")
+            raise ValueError("some records of the range are missing, and their slots are not given")
         return np.arange(start, end) if self.slots is None else self.slots
 
     def between(self, start: int, end: int, first: int, last: int) -> Records:
-        """Return the records in slots [start, end) of these, which are of the slots [first, last).
+        """Return the records in slots [start, end); these records are from the slots [first, last).
 
         ValueError where some records are missing and `slots` doesn't say which.
         """
@@ -125,7 +125,7 @@ class Records:
         return set(self.in_slots(start, end)[np.isfinite(self.x).all(axis=1)].tolist())
 
     def __getitem__(self, which: NDArray[np.generic]) -> Records:
-        """Return those records."""
+        """Return the selected records."""
         return replace(
             self,
             x=self.x[which],
@@ -163,7 +163,7 @@ class Prepared:
         intercept_scale: float | None = None,
         own: bool = False,
     ) -> tuple[Prepared, NDArray[np.bool_]]:
-        """Return the rows of x and which of them are finite; what the others became is not to be used.
+        """Return the rows of x and which of them are finite; the values of other rows are undefined.
 
         own: x may be changed, so that no very long row makes another copy of all.
         """
@@ -195,11 +195,11 @@ class Prepared:
         return len(self.x)
 
     def __getitem__(self, which: slice | NDArray[np.generic]) -> Prepared:
-        """Return those rows."""
+        """Return the selected rows."""
         return Prepared(x=self.x[which], factor=self.factor[which], bias=self.bias)
 
     def room(self, rows: int, dtype: type[np.floating]) -> NDArray[np.floating] | None:
-        """Return where `astype` can put as many rows, again and again; None if it need not.
+        """Return a buffer for `astype` to reuse; None if it needs none.
 
         New memory costs as much as a product: the system hands it out page by page, each one zeroed.
         """
@@ -220,7 +220,7 @@ class Prepared:
         return norms if self.bias is None else np.hypot(norms, self.bias) * _INFLATION
 
     def rows(self) -> NDArray[np.float64]:
-        """Return them, float64."""
+        """Return the rows as float64."""
         rows = np.empty(self.shape)
         with np.errstate(under="ignore"):
             np.multiply(self.x, self.factor[:, None], out=rows[:, : self.x.shape[1]])
@@ -231,7 +231,7 @@ class Prepared:
     def scores(self, weights: NDArray[np.float64]) -> NDArray[np.floating]:
         """Return rows · weightsᵀ, (m, k) for weights (k, D), in the precision of x."""
         features = self.x.shape[1]
-        if not weights.any():  # as most fits start
+        if not weights.any():  # most fits start at zero
             return np.zeros((len(weights), len(self)), dtype=self.x.dtype).T
         rounded = weights.astype(self.x.dtype, copy=False)
         direct = np.ascontiguousarray(rounded[:, :features])
@@ -305,7 +305,7 @@ def _shortened(
 
 
 def _whole_pieces(rows: int) -> int:
-    """Return how many of so many rows are in whole pieces."""
+    """Return how many of the rows lie in whole pieces."""
     return rows - rows % PIECE
 
 

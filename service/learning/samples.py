@@ -41,6 +41,6 @@ def read_sample(records: Records | Blocks, slots: int, drawn: int, features: int
 
 
 def _numbered(records: Records, first: int, chosen: NDArray[np.int64]) -> Records:
-    """Return those records that have chosen numbers, which rise; the first of the records has the number `first`."""
+    """Return the records with the chosen numbers, in rising order; the first record has the number `first`."""
     low, high = np.searchsorted(chosen, (first, first + len(records.y)))
     return records[chosen[low:high] - first]

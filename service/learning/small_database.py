@@ -65,9 +65,9 @@ if TYPE_CHECKING:
 
 Queries = Literal["points", "intervals", "all"]
 
-MAX_NUMBERS = 2**24  # of all candidates together
-FAILURE = 0.05  # for which a plan states the error
-_ROWS = 2**14  # candidates at a time
+MAX_NUMBERS = 2**24  # numbers in all candidates together
+FAILURE = 0.05  # probability with which the error that a plan states may be exceeded
+_ROWS = 2**14  # candidates compared at a time
 
 
 class SmallDatabaseLearner(Shape):
@@ -103,12 +103,12 @@ class SmallDatabase:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """One row of shares."""
+        """Return (1, N): one row of shares."""
         return 1, self.cardinality
 
     @property
     def size(self) -> int:
-        """m, see the module."""
+        """Return m, the number of records in a candidate database."""
         cells = self.cardinality + 1
         return math.ceil((Fraction(cells, 2) if self.queries == "all" else 2) / self.accuracy)
 
@@ -119,7 +119,7 @@ class SmallDatabase:
 
     @property
     def too_many(self) -> bool:
-        """Return whether there are more candidates than can be looked at."""
+        """Return whether there are more candidates than a selection can compare."""
         return self.candidates > MAX_CANDIDATES or self.candidates * self.cardinality > MAX_NUMBERS
 
     @property
@@ -228,7 +228,7 @@ def _build(cardinality: int, settings: SmallDatabaseLearner) -> SmallDatabase:
 FAMILY = HistogramFamily(
     settings=SmallDatabaseLearner,
     source="paper C's SmallDB; Blum, Ligett, Roth 2008",
-    summary="in which of many histograms is selected",
+    summary="in the selection among many histograms",
     examples={
         queries: {"kind": "small_database", "accuracy": 0.5, "queries": queries}
         for queries in ("points", "intervals", "all")

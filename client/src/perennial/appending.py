@@ -1,4 +1,4 @@
-"""Appending as an exchange: batch by batch, in order, none of them twice."""
+"""Appending as an exchange: batch by batch, in order, each exactly once."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from perennial.journal import Journal
 
 LONGEST_KEY = 200
-_KEY = re.compile(rf"[\t -~\x80-\xff]{{1,{LONGEST_KEY}}}")  # all that a header of HTTP can hold
-NUMBERED_SECONDS = 30.0  # in which a batch that was accepted surely gets its numbers, unless a worker is away
+_KEY = re.compile(rf"[\t -~\x80-\xff]{{1,{LONGEST_KEY}}}")  # characters that an HTTP header can hold
+NUMBERED_SECONDS = 30.0  # seconds within which an accepted batch gets its numbers while a worker runs
 Progress = Callable[[int], object]
 _UNKNOWN = Schema()
 
@@ -65,7 +65,7 @@ def append(
     """Append all records of `data`, batch by batch, none of them twice. The arguments are those of `Stream.append`."""
     if key is not None and _KEY.fullmatch(key) is None:
         raise InvalidArgument(f"key must have 1 to {LONGEST_KEY} characters of Latin-1 that are no control characters")
-    batch = None if batch is None else operator.index(batch)  # numpy's whole numbers too
+    batch = None if batch is None else operator.index(batch)  # accepts numpy's integers too
     if batch is not None and batch < 1:
         raise InvalidArgument("batch must be at least 1")
     patience = float(patience)
@@ -126,7 +126,7 @@ def _has_newest(stream: str, journal: Journal) -> Exchange[bool]:
 def _post_once(
     stream: str, batch: Batch, root: str, patience: float, journal: Journal, *, confirmed: bool
 ) -> Exchange[str]:
-    """Return the entry of a batch, "" if it was skipped; send it unless the journal says that it was accepted.
+    """Send a batch unless the journal says that it was accepted; return its entry, "" if it was skipped.
 
     confirmed: whether the service has what the journal says was accepted. If not, the service has forgotten it or has
     no numbers for it yet, and remembered keys decide.
@@ -142,7 +142,7 @@ def _post_once(
         posted = yield from _post_batch(stream, batch, root, patience, doubts, may_split=False, since=since)
     except (Problem, Unreachable) as error:
         if is_refusal(error, doubts):
-            journal.withdraw(batch.first)  # so that a call on any day, with other records or smaller batches, goes on
+            journal.withdraw(batch.first)  # so that a later call may send other records, or smaller batches
         raise
     entry = posted or ""
     journal.end(batch, entry)
@@ -210,7 +210,7 @@ def _numbered(refused: InvalidRecords, first: int) -> InvalidRecords:
 
 
 def numbers(stream: str, appended: Appended) -> Exchange[list[tuple[int, int]] | None]:
-    """Return the ranges of numbers that the records got, batch by batch; None: some have none yet."""
+    """Return the ranges of numbers that the records got, batch by batch; None while some have no numbers."""
     ranges: list[tuple[int, int]] = []
     for entry in appended.entries:
         answer = yield from ask(Request(path=f"{path_of('streams', stream)}/entries/{quote(entry, safe='')}"), 404)

@@ -70,7 +70,7 @@ def _numpy_array(column: Any) -> Array:
 
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_run_end_encoded(array.type):
-        from pyarrow import compute  # to import it takes long
+        from pyarrow import compute  # imported here, since the import is slow
 
         array = compute.run_end_decode(array)
     kind = array.type

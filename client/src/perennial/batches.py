@@ -18,16 +18,16 @@ from perennial.data import Array, Block, joined
 
 MOST_RECORDS = 2**15
 MOST_TEXTS = 1_000
-MOST_BYTES = 2**20 - 2**12  # of a batch's numbers in Arrow: larger bodies take the service longer
+MOST_BYTES = 2**20 - 2**12  # bytes of a batch's numbers in Arrow: the service is slower with larger bodies
 _UNIT_BYTES = 2**6
-AHEAD = 8  # batches that a thread prepares while one is sent
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream
+AHEAD = 8  # batches that a thread prepares ahead
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # the end marker of an Arrow stream
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Some records, and the number of the first one among all of a call."""
+    """A batch of records, with the position of its first record in the call's data."""
 
     first: int
     block: Block
@@ -43,11 +43,11 @@ class Batch:
         return _digest(self.block)
 
     def halves(self) -> tuple[Batch, Batch]:
-        """Return both halves."""
+        """Return the batch split into two halves."""
         return self.split(len(self.block) // 2)
 
     def split(self, records: int) -> tuple[Batch, Batch]:
-        """Return its first so many records, and the others."""
+        """Return the batch split after that many records."""
         return (
             Batch(first=self.first, block=self.block[:records]),
             Batch(first=self.first + records, block=self.block[records:]),
@@ -55,7 +55,7 @@ class Batch:
 
 
 def cut(blocks: Iterator[Block], given: int | None = None, most: int = MOST_RECORDS) -> Iterator[Batch]:
-    """Yield batches of so many records, the last one of fewer: the same ones however the records come in blocks.
+    """Yield batches of equal size, the last one smaller, which do not depend on the sizes of the blocks.
 
     given: the records of a batch; default as many of that width as the service surely takes, and reads at once. most:
     that the service takes of the stream at all.
@@ -86,7 +86,7 @@ def one_by_one(batches: Iterator[Batch]) -> Generator[list[Batch]]:
 
 
 def ready(batches: Iterator[Batch]) -> Generator[list[Batch]]:
-    """Yield all batches that are ready, at least one, as a list. A thread makes them and their bodies and digests."""
+    """Yield lists of the batches that are ready, at least one. A thread makes batches, bodies and digests."""
 
     def prepared() -> Batch | None:
         batch = next(batches, None)
@@ -108,7 +108,7 @@ def ready(batches: Iterator[Batch]) -> Generator[list[Batch]]:
 
 
 def _result(future: Future[Batch | None]) -> Batch | None:
-    """Return what is there already; None while nothing is, or where an error is."""
+    """Return the future's result if it is ready; None if it is not, or if it is an error."""
     return future.result() if future.done() and future.exception() is None else None
 
 

@@ -25,7 +25,7 @@ from perennial.units import ids_of
 Array: TypeAlias = NDArray[Any]
 ROWS_GATHERED = 10_000
 _LABELS = "The labels"
-_NUMBERS = "biuf"  # numpy's kinds
+_NUMBERS = "biuf"  # kinds of numpy's dtypes
 _MIXED = "some values are texts, and others numbers or missing: give one or the other."
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
 _OTHERS_HAVE_NONE = "Some records have features, a label or a unit, and others have none."
@@ -33,7 +33,7 @@ _OTHERS_HAVE_NONE = "Some records have features, a label or a unit, and others h
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
-    """Some records.
+    """A block of records: features, labels and units as arrays.
 
     x: (m, d), numbers or str objects; None on categorical streams. y: (m,), or None without labels. unit: (m,), texts
     and whole numbers, or None without units.
@@ -59,7 +59,7 @@ class Block:
         return Block(x=x, y=y, unit=unit)
 
     def copied(self) -> Block:
-        """Return the same records in memory of their own."""
+        """Return the block with copies of its arrays."""
         x, y, unit = (None if column is None else column.copy() for column in (self.x, self.y, self.unit))
         return Block(x=x, y=y, unit=unit)
 
@@ -70,7 +70,7 @@ class Block:
 
 
 def joined(first: Block, second: Block) -> Block:
-    """Return the records of both. Raises InvalidData where they are not alike."""
+    """Return the records of both blocks as one. Raises InvalidData where their columns or types differ."""
     if first.has_texts != second.has_texts:
         raise InvalidData("Some records hold texts and others numbers: a stream takes one or the other.")
     return Block(
@@ -112,7 +112,7 @@ def blocks(
         names=names,
     )
     made = _blocks(data, label if choice.label is None else None, choice)
-    made = (block for block in made if len(block))  # others do not say whether they hold texts
+    made = (block for block in made if len(block))  # other dtypes do not tell whether they hold texts
     if unit is None or choice.unit is not None:
         yield from made
     else:
@@ -124,7 +124,7 @@ def blocks(
 
 
 def _name(column: Any) -> str | int | None:
-    """Return the name of a column, or its number in a frame that numbers its columns; None: these are its values."""
+    """Return the column's name, or its number in a frame with numbered columns; None if the values are given."""
     if isinstance(column, bool) or not isinstance(column, str | int | np.integer):
         return None
     return column if isinstance(column, str) else int(column)
@@ -162,8 +162,8 @@ def features_of(data: Any, width: int | None = None, names: Names = UNNAMED) -> 
 
 
 def _whole(data: Any, choice: Choice) -> Block | None:
-    """Return all records of data that is one piece; None if it is none."""
-    data = as_numpy(data, "The records") if hasattr(data, "nnz") else data  # which refuses it
+    """Return all records of data that is one table or array; None for an iterable."""
+    data = as_numpy(data, "The records") if hasattr(data, "nnz") else data  # `as_numpy` refuses sparse matrices
     columns = _columns(data)
     if columns is not None:
         _check_index(data, choice, columns)
@@ -349,7 +349,7 @@ def _overflows(value: Any) -> bool:
 
 
 def _of_items(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
-    """Yield blocks as they come, and rows gathered to blocks."""
+    """Yield the blocks of an iterable's items; single rows are gathered into blocks."""
     before = 0
     made = _blocks_or_rows(items, choice)
     while True:
@@ -390,7 +390,7 @@ def _blocks_or_rows(items: Iterable[Any], choice: Choice) -> Iterator[Block]:
 
 
 def _own(x: Any) -> Any:
-    """Return a row's features in memory of their own: an array is copied with its mask, other rows become lists."""
+    """Return a copy of a row's features: an array with its mask, any other row as a list."""
     if x is None or isinstance(x, np.ndarray):
         return copy(x)
     return np.array(x) if hasattr(x, "__array__") else list(x)
@@ -410,7 +410,7 @@ def _gathered(rows: list[Row], names: Names) -> Block:
 
 
 def _as_objects(values: list[Any]) -> Array:
-    """Return (m,): numpy would make texts of whole numbers that come with texts."""
+    """Return an object array (m,), since numpy would turn whole numbers beside texts into texts."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array

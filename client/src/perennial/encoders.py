@@ -22,7 +22,7 @@ VALUES_AT_ONCE = 2**21
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """tanh(part · matrix + bias) of parts of what comes in: all of it, or, by `index`, squares of an image."""
+    """tanh(part · matrix + bias) for parts of the input: the whole of it, or, by `index`, squares of an image."""
 
     matrix: NDArray[np.float64]
     bias: NDArray[np.float64]
@@ -31,7 +31,7 @@ class Layer:
 
     @property
     def multiplied(self) -> int:
-        """Return how many numbers of one record it multiplies, or makes."""
+        """Return the most numbers that the layer reads or writes for one record."""
         positions = 1 if self.index is None else len(self.index)
         return positions * max(int(size) for size in self.matrix.shape)
 
@@ -41,7 +41,7 @@ class Encoder:
     """Features of records of so many numbers, no longer than `norm_bound`."""
 
     scale: float
-    """By which a record of length at most `norm_bound` is multiplied before the first layer."""
+    """The factor of a record, of norm at most `norm_bound`, before the first layer."""
     norm_bound: float
     layers: tuple[Layer, ...]
 

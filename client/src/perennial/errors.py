@@ -17,7 +17,7 @@ class PerennialError(Exception):
 
 
 class InvalidArgument(PerennialError, ValueError):
-    """An argument of a call can't be used, as an address that is none, or a key that no service made."""
+    """An argument of a call is invalid, such as an address without a host, or a key with a line break."""
 
 
 class InvalidData(PerennialError, ValueError):
@@ -35,7 +35,7 @@ class InvalidRow(InvalidData):
         return f"{self.place}: row {self.row}, counted from 0, {self.reason}"
 
     def after(self, rows: int) -> InvalidRow:
-        """Return the error with its row counted from so many rows before."""
+        """Return the error with `rows` added to its row number."""
         return InvalidRow(self.place, rows + self.row, self.reason)
 
 
@@ -52,7 +52,7 @@ class Unsupported(PerennialError):
 
 
 class NotYet(PerennialError):
-    """There is no such release yet."""
+    """The release does not exist yet."""
 
 
 class Halted(PerennialError):
@@ -60,7 +60,7 @@ class Halted(PerennialError):
 
 
 class Uncertain(PerennialError):
-    """Nobody can tell any more whether the service has some records, so they are neither sent nor left out."""
+    """It is unknown whether the service stored some records, so they are neither sent again nor skipped."""
 
 
 class LocalServiceFailed(PerennialError):
@@ -81,7 +81,7 @@ class Problem(PerennialError):
 
     @property
     def advice(self) -> str:
-        """Return what to do about it."""
+        """Return what the user can do about the problem, as a sentence."""
         return _ADVICE.get(self.slug, "")
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ class _Frozen(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
         self.model = model
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002, N803 - scikit-learn's names
-        """Return the estimator unchanged: a release is fitted by the service, never here."""
+        """Return the estimator unchanged: the service fitted the release."""
         return self
 
     @property

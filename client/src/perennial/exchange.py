@@ -26,12 +26,12 @@ from perennial.errors import (
 
 Result = TypeVar("Result")
 
-PATIENCE_SECONDS = 300.0  # of what goes on for long: appending, following
+PATIENCE_SECONDS = 300.0  # seconds of retries in long calls: appending, following
 CALL_PATIENCE_SECONDS = 30.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 10.0
 ANSWER_SECONDS = 60.0
-REMEMBERED_SECONDS = 24 * 3600.0  # for which the service remembers an Idempotency-Key
-CLOCK_ERROR_SECONDS = 3600.0  # by which a clock may have been put forward or back, or two clocks may differ
+REMEMBERED_SECONDS = 24 * 3600.0  # seconds for which the service remembers an Idempotency-Key
+CLOCK_ERROR_SECONDS = 3600.0  # seconds by which a clock may be changed, or two clocks may differ
 
 _BUSY = frozenset({408, 429, 502, 503, 504})
 _NOTHING_WAS_DONE = frozenset({429})
@@ -59,7 +59,7 @@ class Answer:
     body: bytes = field(repr=False)
 
     def json(self) -> Any:
-        """Return the document. Raises UnknownServer where there is none."""
+        """Return the answer's JSON document. Raises UnknownServer if there is none."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -68,7 +68,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class NoAnswer:
-    """Nothing came back. sent: whether the server may have read the request."""
+    """The absence of an answer. sent: whether the server may have read the request."""
 
     reason: str
     sent: bool
@@ -87,7 +87,7 @@ def path_of(kind: str, name: str) -> str:
 
 
 def json_object(answer: Answer) -> dict[str, Any]:
-    """Return the object that an answer is. Raises UnknownServer where it is none."""
+    """Return an answer's JSON object. Raises UnknownServer if the answer is anything else."""
     document = answer.json()
     if not isinstance(document, dict):
         raise UnknownServer("The answer is not the JSON that this version of perennial-client knows: update it.")
@@ -143,7 +143,7 @@ def ask(
 
 
 def is_refusal(error: Problem | Unreachable, doubts: Sequence[str]) -> bool:
-    """Return whether the service surely stored nothing of a body that it answered so, or that never reached it.
+    """Return whether the service certainly stored nothing of a body, given its answer, or because it was not sent.
 
     doubts: as `ask` left them. A conflict says that the key was used before, perhaps for the same records.
     """

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from perennial.errors import Unsupported
 
 Floats: TypeAlias = NDArray[np.float64]
-VALUES_AT_ONCE = 2**19  # doubles that a step works on: 4 MiB
+VALUES_AT_ONCE = 2**19  # doubles that a step works on at a time: 4 MiB
 _WORD = re.compile(r"[0-9A-Za-z_\u00c0-\u1fff\u2070-\u2fff\u3040-\U0010ffff]+")
 
 

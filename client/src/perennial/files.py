@@ -16,12 +16,12 @@ from perennial.errors import InvalidData
 from perennial.extras import needs
 from perennial.stores import LocalFile, StoredObject
 
-_PIECE_BYTES = 2**22  # of a table, its numbers as doubles
-_BUFFER_BYTES_BY_COLUMNS = 2**16  # of a request for a part of a file
+_PIECE_BYTES = 2**22  # bytes of a table, with all numbers as doubles
+_BUFFER_BYTES_BY_COLUMNS = 2**16  # bytes of a request for a part of a file
 
 
 class _Wanted(NamedTuple):
-    """As for `read`."""
+    """The arguments of `read`: which columns are read, and as what."""
 
     columns: Sequence[str] | None
     is_text: Callable[[str], bool]
@@ -64,7 +64,7 @@ def _ndjson(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
 
 
 class _NameTwice(Exception):
-    """Which of both values counts, nobody can tell."""
+    """Raised for a JSON object with one name twice."""
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -80,10 +80,10 @@ def _csv(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
         from pyarrow import csv
 
         parsing = {
-            "read_options": csv.ReadOptions(use_threads=False),  # so that errors say in which row, and takes no longer
-            "parse_options": csv.ParseOptions(newlines_in_values=True),  # else a block may end within a record
+            "read_options": csv.ReadOptions(use_threads=False),  # so that errors state the row; it is as fast
+            "parse_options": csv.ParseOptions(newlines_in_values=True),  # otherwise a block may end within a record
         }
-        # Types are guessed from the beginning, where numbers may all be whole.
+        # pyarrow guesses types from the beginning, where all numbers may be whole.
         with _read_by_arrow(file) as source, csv.open_csv(source, **parsing) as first:
             guessed = {field.name: _column_type(field.type) for field in first.schema}
             known = _known(first.schema.names, wanted)
@@ -107,14 +107,14 @@ def _column_type(guessed: Any) -> Any:
 
     if pa.types.is_integer(guessed):
         return pa.float64()
-    return pa.string() if pa.types.is_binary(guessed) else guessed  # bytes are texts that are not UTF-8
+    return pa.string() if pa.types.is_binary(guessed) else guessed  # pyarrow reads texts that are not UTF-8 as bytes
 
 
 def _parquet(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
     with _as_tables(file):
         from pyarrow import parquet
 
-        # Few large requests are what a store is fast with; of a file of this machine they only take memory.
+        # A store is fastest with few large requests; for a local file they only take memory.
         few_requests = isinstance(file, StoredObject)
         with (
             file.opened(buffer=_BUFFER_BYTES_BY_COLUMNS) as opened,
@@ -145,7 +145,7 @@ def _arrow(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
 
 
 def _sound(batch: Any) -> Any:
-    """Return a batch that is no damaged one, of which nobody could say where it is read."""
+    """Return the batch. Raises if it is damaged, before its values are read."""
     batch.validate(full=True)
     return batch
 
@@ -189,7 +189,7 @@ def _as_tables(file: LocalFile | StoredObject) -> Iterator[None]:
     except OSError as error:
         if error.filename is not None:
             raise
-        if error.errno is None:  # of what the file holds
+        if error.errno is None:  # the error is about the file's content
             raise _unreadable(file, str(error)) from None
         raise OSError(error.errno, os.strerror(error.errno), str(file)) from None
 

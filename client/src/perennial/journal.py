@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from perennial.batches import Batch
 
-_ON_DISK = "PRAGMA synchronous = FULL"  # a batch is sent only when the announcement of it is on disk
+_ON_DISK = "PRAGMA synchronous = FULL"  # a batch is sent only once its announcement is on disk
 _ANNOUNCED = "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)"
 Resolution: TypeAlias = Literal["refuse", "skip", "send"]
 _TABLE = """
@@ -58,8 +58,8 @@ class Journal:
     ) -> None:
         self.path = path
         self._database, self._append, self._sender, self._uncertain = database, append, sender, uncertain
-        self._new: set[int] = set()  # the first record of each batch that was announced here
-        self._begun: set[int] = set()  # of each of those that was perhaps sent
+        self._new: set[int] = set()  # first records of the batches announced by this process
+        self._begun: set[int] = set()  # first records of the batches that were perhaps sent
         self._skipped = False
 
     def newest(self) -> Sent | None:
@@ -67,7 +67,7 @@ class Journal:
         return self._row("entry <> '' ORDER BY first DESC LIMIT 1")
 
     def has_only_remembered(self) -> bool:
-        """Return whether the service surely remembers the keys of all batches that have an entry."""
+        """Return whether the service certainly remembers the keys of all accepted batches."""
         senders = self._database.execute(
             "SELECT sender, min(sent), max(sent) FROM batches WHERE append = ? AND entry <> '' GROUP BY sender",
             (self._append,),
@@ -88,7 +88,7 @@ class Journal:
         return known.entry
 
     def announce(self, batches: Sequence[Batch]) -> list[Batch]:
-        """Note which batches will be sent, one after the other, and return them: in the parts of an earlier call."""
+        """Note which batches will be sent next, and return them, split as in an earlier call."""
         parts = [part for batch in batches for part in self._as_before(batch)]
         new = [part for part in parts if self._sent(part) is None]
         if new:
@@ -125,7 +125,7 @@ class Journal:
             self._same(batch, known)
             return known.sent
         if is_unsent:
-            known = None  # it was never sent, so its note says nothing, even if the clock was set since
+            known = None  # it was never sent, so the time in its note does not matter
         if known is not None and known.entry is not None:
             raise Uncertain(
                 f"The service does not have the entry {known.entry}, which {self.path} says holds records of this "
@@ -163,14 +163,14 @@ class Journal:
         self._database.execute(_ON_DISK)
 
     def withdraw(self, *first: int) -> None:
-        """Forget batches, by their first records, which surely are not stored."""
+        """Forget batches that are certainly not stored, given their first records."""
         self._database.executemany(
             "DELETE FROM batches WHERE append = ? AND first = ? AND entry IS NULL",
             [(self._append, record) for record in first],
         )
 
     def withdraw_unsent(self) -> None:
-        """Forget the batches that were announced here and not sent, so that nobody has to wonder about them."""
+        """Forget the batches that this process announced but did not send: they are not uncertain."""
         self.withdraw(*self._new - self._begun)
 
     def is_remembered(self, known: Sent) -> bool:
@@ -219,7 +219,7 @@ def opened(
     path.touch(mode=0o600)
     try:
         with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
-            database.execute("PRAGMA locking_mode = EXCLUSIVE")  # until this process closes it or ends
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")  # held until this process closes the journal or ends
             database.execute("PRAGMA journal_mode = WAL")
             database.execute(_ON_DISK)
             database.execute(_TABLE)

@@ -1,4 +1,4 @@
-"""Runs a command for as long as the process that started it: `python -m perennial.keeper COMMAND…`.
+"""Run a command that ends with the process that started it: `python -m perennial.keeper COMMAND…`.
 
 Standard input is a pipe from that process. The pipe ends when that process closes it or dies; then the command is told
 to stop by SIGTERM. (A notebook that a shell runs in the background ignores SIGINT, and its children do so too.)

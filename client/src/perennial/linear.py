@@ -17,7 +17,7 @@ from perennial.feature_maps import FeatureMap
 
 Floats: TypeAlias = NDArray[np.float64]
 
-INFLATION = 1.0 + 2.0**-20  # by which the service rounds norms up
+INFLATION = 1.0 + 2.0**-20  # factor by which the service rounds norms up
 _HALF = math.sqrt(0.5) * (1.0 - 2.0**-50)
 _OTHERS = {
     "histogram": "a histogram",

@@ -23,7 +23,7 @@ _MISSING = (
     "one environment, from the project's folder: pip install '.[embedded]' ./client"
 )
 
-_FRAME = " ╭─╮│╰╯"  # around what `perennial` says of an argument
+_FRAME = " ╭─╮│╰╯"  # the frame around error messages about arguments
 _CLOSED = "This client is closed, and its service has stopped with it: call perennial.local() again."
 
 
@@ -52,7 +52,7 @@ def local(folder: str | Path | None = None, *, port: int | None = None, seconds:
 
 
 class LocalClient(Client):
-    """A client of a service that runs as long as the client is open. folder: where the service keeps everything."""
+    """A client with a service that runs while the client is open. folder: the service's data folder."""
 
     def __init__(self, service: _Service, seconds: float) -> None:
         key = service.await_ready(seconds)

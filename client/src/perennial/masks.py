@@ -1,4 +1,4 @@
-"""Values that are missing. Plain arrays that numpy makes of masked ones would send what the mask hides."""
+"""Detect missing values. numpy's plain copies of masked arrays would send the values under the mask."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unmasked(values: Values, place: str) -> Values:
 
 
 def _is_masked(values: object) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
-    """Return whether values are a masked array. There is none before its module is loaded, which takes 10 ms."""
+    """Return whether values are a masked array, without loading numpy.ma, which takes 10 ms."""
     return "numpy.ma" in sys.modules and isinstance(values, np.ma.MaskedArray)
 
 

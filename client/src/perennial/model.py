@@ -1,4 +1,4 @@
-"""A published model: its parameters, all that the release says of it, and predictions with numpy alone."""
+"""A published model: its parameters, its description, and predictions with numpy alone."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Model:
 
     @property
     def time(self) -> int:
-        """Return up to which record number the model has seen the stream."""
+        """Return the number of records of the stream that the model has seen."""
         return int(self.metadata["time"])
 
     @property
@@ -67,7 +67,7 @@ class Model:
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """Return what the release says of how to predict."""
+        """Return the description by which the release's predictions are computed."""
         described: Mapping[str, Any] = self.metadata["model"]
         return described
 

@@ -101,7 +101,7 @@ class Names:
 
     @cached_property
     def _look_like_numbers(self) -> bool:
-        """Return whether any class's name does."""
+        """Return whether any class's name looks like a number."""
         return any(as_number(name) is not None for name in self.classes)
 
     @property

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 NDJSON = "application/x-ndjson"
-MOST_BYTES, MOST_RECORDS = 2**22, 10_000  # of a batch
+MOST_BYTES, MOST_RECORDS = 2**22, 10_000  # the limits of a batch
 FETCH_SECONDS = 1.0
-PAUSE_SECONDS = 2.0  # before the bridge begins anew after NATS was away
+PAUSE_SECONDS = 2.0  # seconds before the bridge starts again after NATS was away
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Message:
 
     @property
     def lines(self) -> list[bytes]:
-        """Its records, one a line."""
+        """Return the message's records, one per line."""
         return [line for line in self.data.split(b"\n") if line.strip()]
 
 
@@ -64,7 +64,7 @@ class Note:
     stored: bool = True
 
     def encode(self) -> bytes:
-        """Return it as a value for the bucket."""
+        """Return the note as a value for the bucket."""
         return zlib.compress(json.dumps(asdict(self)).encode())
 
     @staticmethod
@@ -116,7 +116,7 @@ class Bridge:
             entry = await self._source.bucket.get(self._source.place)
             self._note = Note.decode(entry.value or b"")
         except KeyNotFoundError as missing:
-            entry = missing.entry  # of a note that people deleted; None: there never was one
+            entry = missing.entry  # the entry of a deleted note; None if there never was one
         self._revision = 0 if entry is None else entry.revision or 0
         if self._note.target != self._options.target and not await self._feeds_nothing():
             raise PerennialError(
@@ -132,11 +132,11 @@ class Bridge:
 
     async def _feeds_nothing(self) -> bool:
         """Return whether the note names a stream that the service does not have, and no messages on their way there."""
-        schema = Request(path=f"{path_of('streams', self._note.target)}/schema")  # which a key that sends records sees
+        schema = Request(path=f"{path_of('streams', self._note.target)}/schema")  # readable with a key that may append
         return not self._note.messages and (await self._transport.run(ask(schema, 404))).status == 404
 
     async def batches(self) -> AsyncIterator[int]:
-        """Finish what was begun before, and go on; yield the number of messages of every batch."""
+        """Finish the batch of an earlier run, then go on; yield the number of messages of every batch."""
         await self.take_over()
         await self._finish()
         while True:
@@ -185,7 +185,7 @@ class Bridge:
             await self._source.connection.publish(message.reply, b"-NAK")
 
     async def _intend(self, messages: Sequence[Message]) -> None:
-        """Note that these messages are about to be sent; none: that there are none."""
+        """Write the note that these messages are about to be sent; with none, that no batch is under way."""
         await self._write(
             replace(
                 self._note,
@@ -233,7 +233,7 @@ class Bridge:
         return len(messages)
 
     async def _finish(self) -> None:
-        """Do the rest for the messages that the last note names: so that it may be replaced."""
+        """Finish the messages of the last note, so that the note may be replaced."""
         if not self._note.stored:
             read = [await self._read(sequence, reply) for sequence, reply in self._note.messages]
             messages = [message for message in read if message is not None]
@@ -258,7 +258,7 @@ class Bridge:
         return True
 
     async def _decide(self, why: str) -> None:
-        """Note what people say of messages that were sent and never answered. Raises Uncertain if they say nothing."""
+        """Note the user's decision on messages that were sent and never answered. Raises Uncertain if there is none."""
         if self._options.uncertain == "refuse":
             first, last = self._note.messages[0][0], self._note.messages[-1][0]
             raise Uncertain(
@@ -267,12 +267,12 @@ class Bridge:
                 f"{self._options.target} holds them, and give --uncertain: skip if it does, send if it does not."
             )
         if self._options.uncertain == "send":
-            await self._intend([])  # so they come again
+            await self._intend([])  # so that NATS delivers them again
         else:
             await self._write(replace(self._note, stored=True))
 
     async def _read(self, sequence: int, reply: str) -> Message | None:
-        """Return a message as the stream has it; None if it is gone."""
+        """Return the message with that sequence from the JetStream stream; None if it is gone."""
         from nats.js.errors import NotFoundError
 
         try:

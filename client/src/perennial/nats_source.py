@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from perennial.journal import Resolution
 
 BUCKET = "perennial-bridge"
-ANSWER_SECONDS = 10.0  # of NATS
-CONNECTION_ATTEMPTS = 3  # at each server, two seconds apart; NATS's client would take two minutes for 60
+ANSWER_SECONDS = 10.0  # seconds to wait for an answer of NATS
+CONNECTION_ATTEMPTS = 3  # per server, two seconds apart; the client's default of 60 takes two minutes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Where messages come from, and what becomes of them.
+    """The source of messages, and the treatment of refused and uncertain ones.
 
     source, consumer: the names of the JetStream stream and of its durable consumer, made if there is none. subject:
     that a new consumer is to filter by. target: the stream of the service. batch: the most messages of a request.
@@ -52,7 +52,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A consumer, where the bridge of it keeps its notes, and since when there is this consumer."""
+    """A consumer, the bucket of its bridge's notes, and the time at which the consumer was made."""
 
     connection: Client
     stream: JetStreamContext
@@ -63,15 +63,15 @@ class Source:
 
 @asynccontextmanager
 async def connected(options: Options) -> AsyncIterator[Client]:
-    """Connect to NATS. A connection that is lost stays so: then all begins anew, as after any interruption."""
+    """Connect to NATS, without reconnecting: after a lost connection the bridge starts again."""
     import nats
 
     if options.credentials is not None:
         with needs("nats"):
-            import_module("nkeys")  # with which nats signs
+            import_module("nkeys")  # the library that nats-py signs with
 
     async def quiet(_: Exception) -> None:
-        """Calls raise what matters."""
+        """Ignore the error: calls raise every error that matters."""
 
     connection = await nats.connect(
         list(options.servers),

@@ -81,7 +81,7 @@ def as_onnx(model: LinearModel, properties: Mapping[str, str]) -> onnx.ModelProt
     finite = graph.add("LessOrEqual", largest, LARGEST_FLOAT32)
     rows = mapped if model.encoder is None else _encoded(graph, model.encoder, mapped)
     weights = model.weights.T
-    if model.intercept is not None:  # the constant coordinate of every row is a constant of every score
+    if model.intercept is not None:  # the intercept adds a constant to every score
         cosine, sine = model.intercept
         scores = graph.add("MatMul", _clipped(graph, rows, model.norm_bound), weights[:-1] * cosine)
         scores = graph.add("Add", scores, weights[-1] * (model.norm_bound * sine))
@@ -234,7 +234,7 @@ def _histograms(graph: _Graph, step: OrientedGradients, images: str) -> str:
     across = graph.add("Where", graph.add("Or", upwards, backwards), graph.add("Neg", across), across)
     down = graph.add("Abs", down)
     across, down, length = (graph.add("Unsqueeze", array, [3]) for array in (across, down, length))
-    within = graph.constant(np.zeros(1))  # a single bin has all
+    within = graph.constant(np.zeros(1))  # with a single bin, it has all of the magnitude
     if step.orientations > 1:
         cosines, sines = (np.array(pair) for pair in zip(*step.directions(), strict=True))
         past = graph.add("GreaterOrEqual", graph.add("Mul", down, cosines), graph.add("Mul", across, sines))

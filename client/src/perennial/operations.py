@@ -52,18 +52,18 @@ class Ledger:
 
 
 class LongPoll:
-    """How many seconds the service is asked to wait for a model: fewer once a proxy, for one, cut one off."""
+    """The seconds of a long poll: fewer after a proxy, for example, cut one off."""
 
     def __init__(self) -> None:
         self.seconds = LONGEST_WAIT_SECONDS
 
     def shorten(self, cut_after: float) -> None:
-        """Ask for half of the time that was too long; less than a second says that nobody waited."""
+        """Halve the seconds to ask for, after a wait was cut off; ignore waits below a second."""
         if cut_after >= 1:
             self.seconds = max(1, min(self.seconds, int(cut_after)) // 2)
 
     def lengthen(self) -> None:
-        """Ask for a second more: only a restart of the service may have cut the wait off."""
+        """Ask for a second more, since a restart of the service may have cut the earlier wait off."""
         self.seconds = min(LONGEST_WAIT_SECONDS, self.seconds + 1)
 
 
@@ -197,7 +197,7 @@ def _next(publication: str, version: int, poll: LongPoll, most: float) -> Exchan
     began = time.monotonic()
     try:
         answer = yield from ask(request, 304, 404, patience=0)
-    except (Unreachable, Busy):  # or the service is away: whoever asks for the state next finds out
+    except (Unreachable, Busy):  # the next request for the state fails if the service is away
         waited = time.monotonic() - began
         poll.shorten(waited)
         yield Pause(max(FIRST_PAUSE_SECONDS, min(1 - waited, most)))
@@ -305,7 +305,7 @@ def _get(
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy's numbers, and arrays of them, as Python's."""
+    """Return settings with numpy's numbers and arrays replaced by Python's."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"a value of type {type(value).__name__} can't be sent as JSON: give numbers, texts and lists")

@@ -49,7 +49,7 @@ class PlainConnections:
         return answer
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close all idle connections."""
         while self._idle:
             self._idle.pop().close()
 
@@ -60,7 +60,7 @@ class PlainConnections:
                 if _is_open(connection.sock):
                     return connection
                 connection.close()
-        port = self._url.port or HTTP_PORT  # else one is read from the end of an IPv6 address
+        port = self._url.port or HTTP_PORT  # otherwise http.client reads a port from the end of an IPv6 address
         connection = HTTPConnection(self._url.hostname or "", port, timeout=self._connect_seconds)
         connection.connect()
         return connection
@@ -79,7 +79,7 @@ class PlainConnections:
 
 
 def _is_open(connected: socket.socket) -> bool:
-    """Return whether the server has not closed a connection on which nothing is expected."""
+    """Return whether an idle connection is still open."""
     connected.settimeout(0)
     try:
         connected.recv(1, socket.MSG_PEEK)

@@ -22,7 +22,7 @@ LACKS_COLUMN = "lacks a column that the others have."
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which columns are read: `label` of labels, `unit` of units, `features` of features; None: none, all others.
+    """The columns to read: the label's, the unit's (None: there is none) and the features' (None: all others).
 
     And the stream's names. One choice is for the items of one iterable: where the stream has no names, the first item
     says in `first` which columns there are, and in which order. advice: as for `Names.ordered`.
@@ -76,7 +76,7 @@ def is_row(item: Any) -> bool:
 
 
 def _is_record(item: Mapping[str, Any]) -> bool:
-    """Return whether it is a record as the service's NDJSON has it."""
+    """Return whether the item is a record in the form of the service's NDJSON."""
     by_name = isinstance(item.get("x"), Mapping)
     return (
         "x" in item

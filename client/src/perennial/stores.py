@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 SCHEMES = ("s3", "gs", "az", "file")
-_BUFFER_BYTES = 2**23  # of a request for what is read from end to end
+_BUFFER_BYTES = 2**23  # bytes of a request when a whole object is read
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class LocalFile:
 
     @property
     def name(self) -> str:
-        """Return the last part of its place."""
+        """Return the file's name without its folder."""
         return self.path.name
 
     @property
     def place(self) -> str:
-        """Its place, wherever a program runs."""
+        """Return the file's absolute address, which does not depend on the working directory."""
         return str(self.path.resolve())
 
     @contextmanager
     def opened(self, *, buffer: int = _BUFFER_BYTES) -> Iterator[Any]:  # noqa: ARG002 - the system's are enough
-        """Open it for reading."""
+        """Open the file for reading."""
         with self.path.open("rb") as file:
             yield file
 
@@ -60,12 +60,12 @@ class StoredObject:
 
     @property
     def name(self) -> str:
-        """Return the last part of its address."""
+        """Return the last part of the object's address."""
         return PurePosixPath(self.place).name
 
     @contextmanager
     def opened(self, *, buffer: int = _BUFFER_BYTES) -> Iterator[Any]:
-        """Open it for reading. buffer: the least bytes of a request."""
+        """Open the object for reading. buffer: the least bytes of a request."""
         with needs("stores"):
             from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
             from obstore.store import from_url

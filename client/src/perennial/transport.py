@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 CONNECT_SECONDS = 10.0
-_NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol")  # of httpx
+_NOT_SENT = (
+    "ConnectError",
+    "ConnectTimeout",
+    "PoolTimeout",
+    "UnsupportedProtocol",
+)  # httpx's errors before a request was sent
 
 
 class Transport:
@@ -62,7 +67,7 @@ class Transport:
 
 
 class NoConnections:
-    """No connections to a server that is known to be gone."""
+    """Connections to a server that is known to have stopped: every request raises Unreachable."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -139,14 +144,14 @@ def _sender(key: str) -> str:
 
 def _settings(url: str, key: str) -> dict[str, Any]:
     parts = _address(url)
-    key = key.strip() if isinstance(key, str) else ""  # None: of a variable of the environment that is not set
+    key = key.strip() if isinstance(key, str) else ""  # None: probably from an unset environment variable
     if not is_key(key):
         raise InvalidArgument("key must be the text of a key, as POST /v1/keys showed it")
     return {
         "base_url": url.rstrip("/"),
         "headers": {"Authorization": f"Bearer {key}", "User-Agent": "perennial-client"},
-        "verify": parts.scheme == "https",  # else certificates are read for nothing, which takes long
-        "trust_env": not _is_this_machine(parts.hostname or ""),  # a proxy has no business between a machine and itself
+        "verify": parts.scheme == "https",  # otherwise certificates are loaded for nothing, which is slow
+        "trust_env": not _is_this_machine(parts.hostname or ""),  # no proxy between a machine and itself
     }
 
 
@@ -160,8 +165,8 @@ def _address(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        _ = (parts.hostname or "").encode("idna")  # as every connection does
-    except ValueError:  # of a port, a host in brackets, or a name that no host can have
+        _ = (parts.hostname or "").encode("idna")  # every connection encodes the host so
+    except ValueError:  # the port, a host in brackets, or the host's name is invalid
         known = False
     if not known:
         raise InvalidArgument("url must be the address of a server, such as http://127.0.0.1:8000")

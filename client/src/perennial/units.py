@@ -1,4 +1,4 @@
-"""Ids of units: whose each record is, a text or a whole number. No error repeats an id."""
+"""Read ids of units, texts or whole numbers, one per record. No error repeats an id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ids_of(values: Any, place: str = "The units") -> Array:
         if not known or (isinstance(unit, str) and not _can_be_written(unit)):
             raise InvalidData(f"{place}: the id in row {row}, counted from 0, is neither a text nor a whole number.")
         if isinstance(unit, np.integer):
-            ids[row] = int(unit)  # which JSON can hold
+            ids[row] = int(unit)  # json can't write numpy's integers
     return ids
 
 
@@ -44,7 +44,7 @@ def _listed(values: Sequence[Any]) -> Array:
 
 
 def _can_be_written(text: str) -> bool:
-    """Return whether a text is one in UTF-8: it has no lone surrogates."""
+    """Return whether a text can be written in UTF-8, that is, has no lone surrogates."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:

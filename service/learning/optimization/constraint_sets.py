@@ -1,4 +1,4 @@
-"""Convex sets that weights are kept in: post-processing of what is private already, so it costs nothing.
+"""Convex sets that weights are projected to. Projection is post-processing, so it costs no privacy.
 
 All but the simplex lie around the origin c of a publication, which they hold. A point is a whole array of
 weights, whatever its shape: D numbers.
@@ -29,7 +29,7 @@ Name = Literal["ball", "simplex", "l1_ball", "box"]
 
 @dataclass(frozen=True, kw_only=True)
 class ConstraintSet:
-    """One of them, of radius r > 0."""
+    """A convex set of radius r > 0."""
 
     name: Name
     radius: float
@@ -78,7 +78,7 @@ class ConstraintSet:
 
 
 def _left(values: Floats, total: float) -> Floats:
-    """Return what is left of the values above the one number for which that adds up to `total`.
+    """Return max(values - t, 0) for the t at which these add up to `total`.
 
     They are counted from the largest one, so that `total` is not lost beside values however large.
     """

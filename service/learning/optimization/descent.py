@@ -77,7 +77,7 @@ def random_places(rows: int, slots: int) -> NDArray[np.intp]:
     while True:
         keys = np.frombuffer(random_bytes(8 * slots), dtype=np.uint64)
         order = np.argsort(keys)
-        if (np.diff(keys[order]) != 0).all():  # keys without ties are ordered uniformly
+        if (np.diff(keys[order]) != 0).all():  # distinct random keys give a uniform order
             return order[:rows]
 
 

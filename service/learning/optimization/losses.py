@@ -60,7 +60,7 @@ class Loss(Protocol):
         """Return the second derivative of each loss applied to a direction in its scores, (m, rows)."""
 
     def predict(self, scores: Floats) -> tuple[NDArray[np.generic], Floats]:
-        """Return labels (m,) and what they were chosen by, (m, classes), or (m, 1) for a regression."""
+        """Return labels (m,) and the scores that they were chosen by, (m, classes), or (m, 1) for a regression."""
 
     def lipschitz(self, norm_bound: float, rows: int, weights: float = math.inf) -> float:
         """Return L, rounded up: at every W of Frobenius norm ≤ weights, gradients in W have Frobenius norm ≤ L.
@@ -86,7 +86,7 @@ class Loss(Protocol):
 
 
 def _up(value: float) -> float:
-    """Return value with a margin above that covers a few roundings."""
+    """Return the value increased by a margin that covers a few roundings."""
     return value * (1.0 + 2.0**-50)
 
 
@@ -225,7 +225,7 @@ class HuberHinge:
         margins = signs * scores
         slopes = np.clip((margins - (1.0 + self.width)) / (2.0 * self.width), -1.0, 0.0)
         curved = (slopes > -1.0) & (slopes < 0.0)
-        # H = h·slope² where it is curved; below, where the slope is -1, the line 1 - z = h + (1 - h - z) goes on.
+        # H = h·slope² in the curved part; below it the slope is -1, and H = 1 - z = h + (1 - h - z).
         value = (self.width * slopes**2 + np.maximum(0.0, (1.0 - self.width) - margins)).sum(axis=1)
         return value, signs * slopes, curved / (2.0 * self.width)
 

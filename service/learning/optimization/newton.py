@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from service.learning.optimization.losses import AnyFloats, Floats
     from service.learning.optimization.objective import Problem
 
-_SAMPLE = 256  # records that a preconditioner is made of, of many features
-_SAMPLED_VALUES = 2**18  # features of all records that one is made of, of few features
-_SMALL = 32  # rows of a matrix that is inverted at once
-MAX_PRODUCTS = 250  # of one step; a preconditioner that needs them all is worse than none
+_SAMPLE = 256  # the most records of a preconditioner with many features
+_SAMPLED_VALUES = 2**18  # the most numbers of a preconditioner's records
+_SMALL = 32  # rows up to which LAPACK inverts a matrix
+MAX_PRODUCTS = 250  # products in one step; a preconditioner that needs them all is worse than none
 _STEPS = 1000
-_NEARLY = 8.0  # times as long as needed: about what single precision can tell from nothing
-_ROUGHLY = 2.0**-20  # of J, what single precision can tell from nothing
+_NEARLY = 8.0  # times the required gradient norm: about the resolution of single precision
+_ROUGHLY = 2.0**-20  # relative change of J that single precision resolves
 _PROBES = 16
 _REMEMBERED = 10  # steps
 _WORTH_IT = 10.0  # times smaller that the gradient must get by so many steps, to go on without second derivatives
-_MANY_PRODUCTS = 3  # that a preconditioner may need before another one is made
+_MANY_PRODUCTS = 3  # products in a step from which on the preconditioner is replaced
 
 
 def minimize(problem: Problem, tolerance: float, certified: Callable[[Floats, Floats], bool]) -> Floats | None:
-    """Return weights w of which `certified(w - c, ∇J(w))` says, for a gradient in doubles, that they are the ones.
+    """Return weights w for which `certified(w - c, ∇J(w))` holds, with the gradient computed in doubles.
 
     tolerance: about how short the gradient must be for that. None if they are not found.
     """
     at = _Point.of(problem, problem.center.copy(), roughly=True)
-    inverse, products = Preconditioner(problem), _MANY_PRODUCTS + 1  # by then it is an old one
+    inverse, products = Preconditioner(problem), _MANY_PRODUCTS + 1  # so that the first Newton step replaces it
     memory: _Memory | None = _Memory()
     sizes, enough = [norm(at.gradient)], 0.4 * tolerance
     for _ in range(_STEPS):
@@ -52,7 +52,7 @@ def minimize(problem: Problem, tolerance: float, certified: Callable[[Floats, Fl
         if not at.roughly:
             if certified(at.weights - problem.center, at.gradient):
                 return at.weights
-            memory = None  # what it knows, it knows roughly; now every look at the gradient is dear
+            memory = None  # it was built in single precision, and gradients in doubles are expensive
         if memory is not None:
             direction = memory.direction(at.gradient, inverse)
             expected = size * min(1.0, size / sizes[-2]) if len(sizes) > 1 else size
@@ -71,7 +71,7 @@ def minimize(problem: Problem, tolerance: float, certified: Callable[[Floats, Fl
                 memory.add(at, step)
         elif step is None and not at.roughly:
             return None
-        at = step or _Point.of(problem, at.weights, roughly=False)  # single precision sees no progress any more
+        at = step or _Point.of(problem, at.weights, roughly=False)  # single precision resolves no more progress
         sizes.append(norm(at.gradient))
     return None
 
@@ -109,7 +109,7 @@ class Preconditioner:
             self._rows, self._inverse = Prepared.as_they_are(x), _inverse(gram)
 
     def after(self, problem: Problem, products: int) -> Preconditioner:
-        """Return the one to use after a step that took so many products: another where this one is poor, or none."""
+        """Return the preconditioner to use after a step of that many products: this, a new one, or None."""
         if products == MAX_PRODUCTS:
             self._inverse = None
         elif products > _MANY_PRODUCTS and self._inverse is not None:
@@ -134,7 +134,7 @@ class Preconditioner:
 
 
 def _inverse(matrix: AnyFloats) -> AnyFloats:
-    """Return that of a positive definite matrix, by halves: products are several times as fast as LAPACK's way."""
+    """Return the inverse of a positive definite matrix, by halves: several times as fast as LAPACK."""
     if len(matrix) <= _SMALL:
         return np.linalg.inv(matrix)
     half = len(matrix) // 2
@@ -147,7 +147,7 @@ def _inverse(matrix: AnyFloats) -> AnyFloats:
 
 @dataclass(frozen=True, eq=False)
 class _Point:
-    """Where Newton's method is: J and its gradient there, in single or in double precision."""
+    """A point of Newton's method, with J and its gradient there, in single or in double precision."""
 
     weights: Floats
     value: float
@@ -186,8 +186,8 @@ def _line_search(problem: Problem, at: _Point, direction: Floats, *, roughly: bo
     """Return a point that is enough of an improvement; None if there is none."""
     slope, size = float(np.vdot(at.gradient, direction)), norm(at.gradient)
     resolved = (_ROUGHLY if at.roughly else 2.0**-40) * abs(at.value)
-    near = at.roughly and size <= resolved  # where J tells nothing, and a shorter step would be no better
-    enough = 0.9 if roughly or not near else 2.0  # rounding may have made `size`; a gradient in doubles is a gain
+    near = at.roughly and size <= resolved  # J no longer resolves such a step, and a shorter one would be no better
+    enough = 0.9 if roughly or not near else 2.0  # `size` may be rounding error; a gradient in doubles is a gain
     step = 1.0
     while step >= 2.0**-20:
         trial = _Point.of(problem, at.weights + step * direction, roughly=roughly)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_PIECES = 64  # per chunk of a gradient
 ROWS = PIECE + MAX_PIECES  # additions that a chunk's gradient takes: public, it enters the error bound
-_CHUNK_BYTES = 3 << 19  # of a chunk's features: they stay in the second cache of a processor
+_CHUNK_BYTES = 3 << 19  # bytes of a chunk's features, so that they stay in a processor's second cache
 MARGIN = 1.0 + 2.0**-20  # covers the rounding of norms
 _ROUGH_ROWS = 512
 
@@ -132,7 +132,7 @@ def summed(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """Some of a fit's records, for what nothing is proved by: rows (s, D), curvature (s, k), each with its weight."""
+    """A sample of a fit's records, used where no proof depends on it: rows (s, D), curvature (s, k) and weights."""
 
     rows: Floats
     curvature: NDArray[np.float32]
@@ -150,7 +150,7 @@ class Problem(Protocol):
     @property
     def center(self) -> Floats: ...
     def evaluate(self, weights: Floats, *, roughly: bool = False) -> tuple[float, Floats]:
-        """Return J and ∇J, and remember where; `roughly` in single precision."""
+        """Return J and ∇J, and remember the point; `roughly`: in single precision."""
 
     def curve(self, direction: Floats) -> Floats:
         """Return about ∇²J · direction at the point last evaluated."""
@@ -178,7 +178,7 @@ class Objective:
     ) -> None:
         self.loss, self.x, self.y, self.shares = loss, x, y, shares
         self.records, self.regularization, self.center, self.tilt = records, regularization, center, tilt
-        self.rough = x.astype(np.float32)  # for whatever the certificate does not rest on
+        self.rough = x.astype(np.float32)  # the certificate does not depend on it
         self.curvature = np.empty((center.shape[0], len(y)), dtype=np.float32).T
 
     def evaluate(self, weights: Floats, *, roughly: bool = False) -> tuple[float, Floats]:

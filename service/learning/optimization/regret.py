@@ -49,7 +49,7 @@ class Uncertified(ArithmeticError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Best:
-    """A point of the set, and what is certain of it."""
+    """A point of the set, with its loss and the proven gap to the least loss."""
 
     weights: Floats
     loss: float
@@ -85,7 +85,7 @@ class Hindsight:
     _bests: dict[int, Best] = field(default_factory=dict, init=False, repr=False)
 
     def regret(self, plays: Iterable[tuple[int, Floats]], after: Sequence[int]) -> list[Regret]:
-        """Return the regret after so many records each, which are 1 to m and rise.
+        """Return the regret after each of the given numbers of records, rising from 1 to m.
 
         plays: (start, weights (rows, D)): from record `start` on that is the model; the first starts at 0, then they
         rise. ValueError if that is not so; Uncertified where no best fixed point is found.
@@ -126,7 +126,7 @@ class Hindsight:
             if most - least <= self.precision:
                 value, _ = mean(projected)
                 return Best(weights=projected, loss=records * value, gap=records * max(0.0, value - least))
-            if np.vdot(offset, projected - at) < 0.0:  # momentum leads uphill
+            if np.vdot(offset, projected - at) < 0.0:  # momentum points uphill
                 momentum = 1.0
             before, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
             at, ahead = projected, projected + (before - 1.0) / momentum * (projected - at)
@@ -142,12 +142,12 @@ class Hindsight:
         return float(np.vdot(slope, offset) + convexity / 2.0 * np.vdot(offset, offset) + np.vdot(rest, beyond))
 
     def _lost(self, plays: Iterable[tuple[int, Floats]], after: Sequence[int]) -> list[float]:
-        """Return Σ f_i(w_i) of so many records each."""
+        """Return Σ f_i(w_i) over the first m records, for each m given."""
         starts, models = zip(*plays, strict=True)
         if starts[0] != 0 or any(start >= end for start, end in pairwise(starts)):
-            raise ValueError("the first model is there from record 0 on, and each of the others later than the last")
+            raise ValueError("the first model must start at record 0, and each later model after the one before")
         if after[0] < 1 or after[-1] > len(self.y) or any(start >= end for start, end in pairwise(after)):
-            raise ValueError("regret is asked for after 1 to m records, rising")
+            raise ValueError("numbers of records must rise from at least 1 to at most m")
         lost, totals = 0.0, []
         for start, end in pairwise(sorted({*starts, *after})):
             lost += self._loss(models[bisect_right(starts, start) - 1], slice(start, end))
@@ -158,7 +158,7 @@ class Hindsight:
         return totals
 
     def _loss(self, weights: Floats, which: slice) -> float:
-        """Return Σ f_i(weights) of those records."""
+        """Return Σ f_i(weights) over the records."""
         y, offset = self.y[which], weights - self.origin
         values, _, _ = self.loss.derivatives(self.x[which].scores(weights), y)
         return float(values.sum()) + len(y) * self.strong_convexity / 2.0 * float(np.vdot(offset, offset))

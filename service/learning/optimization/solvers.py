@@ -69,8 +69,8 @@ if TYPE_CHECKING:
 SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a public fraction of it
 
 UNIT = 2.0**-53
-_TOO_STEEP = 2.0**300  # of a loss that is steeper the farther out: nothing computed from it may overflow
-_MAX_DESCENT_STEPS = 1e7  # a proof that a fit ends is worth nothing if it ends after years
+_TOO_STEEP = 2.0**300  # the steepest slope of an unbounded loss for which nothing overflows
+_MAX_DESCENT_STEPS = 1e7  # steps: a fit that provably ends after more would take years
 
 
 class Inaccurate(ArithmeticError):
@@ -91,7 +91,7 @@ class Setting:
 
     @cached_property
     def reach(self) -> float:
-        """(‖t‖ + √(‖t‖² + 2α·loss(c)))/α, rounded up: where J(w) ≤ J(c), w is within this of c; the minimiser too."""
+        """Return (‖t‖ + √(‖t‖² + 2α·loss(c)))/α, rounded up: any w with J(w) ≤ J(c) is within this of c."""
         worst = self.loss.at_most(self.norm_bound * self.center_norm, self.shape[0])
         root = math.sqrt(self.tilt**2 + 2.0 * worst * self.regularization)
         return MARGIN * (self.tilt + root) / self.regularization
@@ -310,11 +310,11 @@ def _descent_steps(steepest: float, regularization: float, smoothness: float, to
 
 
 def _descend(problem: Problem, promise: Accuracy, smoothness: float) -> Floats:
-    """Gradient descent from the centre, for the public number of steps within which it is proved to arrive."""
+    """Return the result of gradient descent from the centre, in the public number of steps that provably suffices."""
     weights = problem.center.copy()
     for _ in range(_descent_steps(promise.steepest, problem.regularization, smoothness, promise.tolerance)):
         _, gradient = problem.evaluate(weights)
         if promise.certifies(weights - problem.center, gradient):
             return weights
         weights = weights - gradient / smoothness
-    raise Inaccurate("this machine's arithmetic is not the one the error bound is about")
+    raise Inaccurate("this machine's arithmetic is not the one that the error bound assumes")

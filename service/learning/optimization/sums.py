@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
     Enter = Callable[[Records], tuple[Prepared, NDArray[np.generic]]]
 
-BLOCK_VALUES = 2**21  # most features of all records of a block: 8 MiB as float32
+BLOCK_VALUES = 2**21  # the most numbers of a block's records: 8 MiB as float32
 LEAST_BLOCK = 128  # slots
-MAX_WEIGHTS = BLOCK_VALUES // LEAST_BLOCK  # of a model that is fitted so: no block of its records is larger
+MAX_WEIGHTS = BLOCK_VALUES // LEAST_BLOCK  # of a model fitted from blocks: a block has at least LEAST_BLOCK slots
 SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 """The environment in which a product has the same bytes on machines with more and with fewer cores."""
 
-_PRECISION = 96  # bits of a sum below the longest gradient of one record
+_PRECISION = 96  # bits of a sum below the norm bound of one record's gradient
 _ROUGH_ROWS = 512
-_MAX_SAMPLED = 256  # records of a preconditioner, each of which is read by itself
+_MAX_SAMPLED = 256  # the most records of a preconditioner, read one by one
 _BEYOND = 2.0**600
 
 
@@ -58,7 +58,7 @@ class Partial:
     sums: tuple[int, ...] = ()
 
     def __add__(self, other: Partial) -> Partial:
-        """Return what the blocks of both add."""
+        """Return the sums over the blocks of both."""
         if not (self.sums and other.sums):
             return self if self.sums else other
         sums = tuple(one + another for one, another in zip(self.sums, other.sums, strict=True))
@@ -67,7 +67,7 @@ class Partial:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Question:
-    """The question of a pass to each block: its losses and their gradients at `weights`.
+    """The computation of one pass for a block: the sum of its losses and of their gradients at `weights`.
 
     With a `direction` it asks for the second derivatives there, applied to it, in single precision.
     """
@@ -81,7 +81,7 @@ class Question:
     roughly: bool = False
 
     def __call__(self, records: Records) -> Partial:
-        """Return what the records of one block add."""
+        """Return the sums over the records of one block."""
         rows, y = self.enter(records)
         if self.direction is None:
             value, sums = summed(self.loss, rows, y, self.weights, roughly=self.roughly)
@@ -114,11 +114,11 @@ class Blocks(Protocol):
         """Return the records in slots [start, stop), counted from the range's first."""
 
     def add_up(self, question: Question, blocks: Sequence[tuple[int, int]]) -> Partial:
-        """Return what all blocks answer, added up; a block is the slots [start, stop) of the range."""
+        """Return the sums over all blocks; a block is the slots [start, stop) of the range."""
 
 
 def answered(question: Question, read: Callable[[int, int], Records], blocks: Iterable[tuple[int, int]]) -> Partial:
-    """Return what some blocks answer, read one after the other."""
+    """Return the sums over some blocks, which are read one after the other."""
     return sum((question(read(start, stop)) for start, stop in blocks), start=Partial())
 
 
