@@ -62,7 +62,7 @@ def rights(mechanism: LinearMechanism, stream: Data) -> NDArray[np.bool_]:
 
 
 def chosen(mechanism: LinearMechanism, right: NDArray[np.bool_], classes: int, deviations: float) -> float:
-    """Return the accuracy of the candidate that evaluations name, which a block of them counts from its end on."""
+    """Return the accuracy if evaluations change the candidate once another is better by that many deviations."""
     layout = ClassCounts(classes=classes, publications=len(WINDOWS), bins=False)
     noise = calibrate(mechanism.currency, layout.change, charge=round_down(mechanism.capacity), dimension=layout.size)
     counts, variance, current, hits = np.zeros(len(WINDOWS)), 0.0, WINDOWS.index(FIRST), 0

@@ -99,7 +99,7 @@ def prepared_privately(
 
 
 def scaled_publicly(x: Features, y: Labels, norm_bound: float, configuration: Any, start: int) -> float:
-    """Return the accuracy of records as they are given."""
+    """Return the accuracy with records scaled by public constants."""
     return accuracy(build(_schema(x, y, norm_bound), configuration), x, x, y, start)
 
 
@@ -113,7 +113,7 @@ def _lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def scales(path: Path, names: list[str], runs: int) -> None:
-    """Measure what private scales cost."""
+    """Measure the accuracy lost by private scales."""
     for name, run in product(names, range(runs)):
         x, public, y, block, prepared = data(name)
         for line, (mechanism, learner) in _lines(block).items():
@@ -155,7 +155,7 @@ def _cells(
 
 
 def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons: list[float], made: int | str) -> None:
-    """Measure defaults beside the best of other settings. made: how many steps of a batch these make."""
+    """Measure defaults beside the best of other settings. made: the steps that these settings make of a batch."""
     for name, batch, epsilon, x, y, norm in _cells(names, batches, epsilons):
         schema = _schema(x, y, norm)
         mechanism = LEADER | {"batch": batch, "steps": made}
@@ -270,7 +270,7 @@ def _once(path: Path, cell: results.Cell, measure: Callable[[], float]) -> None:
 
 @lru_cache(maxsize=1)
 def _done(path: Path) -> set[results.Cell]:
-    """Return the runs that are made, read once: the whole grid has 10,000."""
+    """Return the cells that are measured, read from the file once: the whole grid has 10,000."""
     return results.done(path)
 
 
@@ -290,7 +290,7 @@ def _table(path: Path, part: str, names: list[str]) -> None:
 
 
 def main() -> None:
-    """The tables, in Markdown."""
+    """Print the tables, in Markdown."""
     parser = argparse.ArgumentParser(description="Private scales, and defaults.")
     parser.add_argument("--part", choices=("scales", "rates", "steps", "pulls", "regression"), required=True)
     parser.add_argument("--results", type=Path, default=Path("defaults.jsonl"))

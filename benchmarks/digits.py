@@ -16,12 +16,12 @@ from service.learning.records import Records
 from service.streams.feature_maps import FeatureMap
 
 COPIES = 8
-SIZE = 20.0  # of 28 pixels; MNIST's digits fill a box of that size
-LENGTH = 30.0  # of the model: how far the private steps find it from where all classes are alike
+SIZE = 20.0  # pixels of 28: MNIST's digits fill a box of that size
+LENGTH = 30.0  # norm of the origin: about that of a private model
 
 
 def origin(mapped: FeatureMap) -> NDArray[np.float64]:
-    """(10, features), of the features that MNIST's images have."""
+    """Return the origin, (10, features), for the features of MNIST's images."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -41,16 +41,16 @@ def origin(mapped: FeatureMap) -> NDArray[np.float64]:
     learner = publication(schema, configuration).learner
     assert isinstance(learner, OutputPerturbation)
     model = learner.fit(Records(x=x, y=y.astype(np.int64)), len(y), np.zeros(learner.shape))
-    model = model - model.mean(axis=0)  # what all classes have in common changes no prediction
+    model = model - model.mean(axis=0)  # the mean over classes changes no prediction
     return np.asarray(model * (LENGTH / np.linalg.norm(model)))
 
 
 def _drawn(image: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:
-    """(28, 28), from 0 to 1: a little different each time."""
+    """Return a randomly distorted image, (28, 28), with values from 0 to 1."""
     angle, shear = random.normal(0, 0.15, 2)
     turned = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     transform = turned @ np.array([[1, shear], [0, 1]]) @ np.diag(8 / SIZE * np.exp(random.normal(0, 0.12, 2)))
     offset = np.array(center_of_mass(image)) - transform @ np.array([13.5, 13.5])
     large = affine_transform(image, transform, offset=offset, output_shape=(28, 28), order=3)
-    stroke = 1 / (1 + np.exp(-6 * (large - 0.45)))  # strokes have edges, which enlarging took away
+    stroke = 1 / (1 + np.exp(-6 * (large - 0.45)))  # enlarging blurred the edges of strokes
     return np.asarray(np.clip(stroke - 1 / (1 + np.exp(6 * 0.45)), 0, 1))

@@ -25,19 +25,19 @@ from service.mechanisms.measured import FILE, LINES
 BLOCKS = 7
 PRIVACY = {"epsilon": 1, "delta": 1e-6}
 REGULARIZATIONS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # times norm_bound²
-MANY_WEIGHTS = 1000  # from here on exact fits take long: only every third of them is tried
+MANY_WEIGHTS = 1000  # values from which on exact fits are slow, so that only every third is tried
 WHERE = "benchmarks/README.md says how to make it"
 
 
 def noaa() -> tuple[Features, Labels, int]:
-    """Rain, by day: 50 years at one place. A block is a year; public constants put the columns near [-1, 1]."""
+    """Return 50 years of days at one place, labelled by rain; a block is a year, columns scaled to about [-1, 1]."""
     data = load("noaa_weather", WHERE)
     middle, spread = np.array([54, 44, 1017, 10, 8, 14, 64, 44]), np.array([20, 20, 8.4, 4, 4.5, 6, 22, 20])
     return np.clip((data["X"] - middle) / spread, -3, 3).astype(np.float32), data["y"].astype(np.int64), 363
 
 
 def elec2() -> tuple[Features, Labels, int]:
-    """Whether electricity gets dearer, by half-hour: two and a half years. A block is a week; public constants."""
+    """Return two and a half years of half-hours, labelled by whether electricity gets dearer; a block is a week."""
     data = load("elec2", WHERE)
     middle, spread = np.array([0.5, 0.06, 0.43, 0.0035, 0.42, 0.5]), np.array([0.3, 0.03, 0.16, 0.002, 0.08, 0.15])
     return np.clip((data["X"] - middle) / spread, -3, 3).astype(np.float32), data["y"].astype(np.int64), 336
@@ -72,7 +72,7 @@ def lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def window_without_noise(scheduled: LinearMechanism, block: int, x: Features, y: Labels) -> Iterator[Used]:
-    """Return the last BLOCKS blocks, fitted anew after every block, not private."""
+    """Yield models of the last BLOCKS blocks, fitted anew after every block. NOT private."""
     learner = scheduled.learner
     assert isinstance(learner, OutputPerturbation)
     for time in range(BLOCKS * block, len(x), block):
@@ -121,7 +121,7 @@ def compare(name: str, runs: int) -> dict[str, float]:
     )
     print(f"| | {without_noise} | {found[without_noise]:.3f} |", flush=True)
     for what, (mechanism, learner) in lines(block).items():
-        found[what] = accuracy(mechanism, learner, lambda each: replay(each, x, y), runs)
+        found[what] = accuracy(mechanism, learner, lambda scheduled: replay(scheduled, x, y), runs)
         print(f"| | {what} | {found[what]:.3f} |", flush=True)
     return found
 
@@ -137,7 +137,7 @@ def write(found: list[dict[str, float]]) -> None:
 
 
 def main() -> None:
-    """The table, in Markdown."""
+    """Print the table, in Markdown."""
     parser = argparse.ArgumentParser(description="Prequential accuracy on streams that drift.")
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
     parser.add_argument("--runs", type=int, default=5)

@@ -23,7 +23,7 @@ from scipy import special
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
-ORDERS: tuple[int, ...] = (*range(2, 65), 80, 96, *(2**e for e in range(7, 15)))  # a small ε asks for large ones
+ORDERS: tuple[int, ...] = (*range(2, 65), 80, 96, *(2**e for e in range(7, 15)))  # orders: a small ε needs large ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Network:
 
     @classmethod
     def fresh(cls, features: int, hidden: int, classes: int, random: np.random.Generator) -> Network:
-        """Return one with He's start."""
+        """Return a network with He's random initial weights."""
         first = random.normal(0, math.sqrt(2 / features), (features + 1) * hidden)
         second = random.normal(0, math.sqrt(1 / hidden), (hidden + 1) * classes)
         return cls(features, hidden, classes, np.concatenate((first, second)).astype(np.float32))
@@ -81,7 +81,7 @@ def _squares(rows: Floats) -> Floats:
 
 
 def projected(gradient: Floats, reference: Floats) -> Floats:
-    """Return the gradient without what goes against the reference (A-GEM, equation 11)."""
+    """Return the gradient without its part against the reference gradient (A-GEM, equation 11)."""
     against, square = float(gradient @ reference), float(reference @ reference)
     return gradient - np.float32(against / square) * reference if against < 0 < square else gradient
 
@@ -127,7 +127,7 @@ def _joined(tasks: list[Task]) -> Task | None:
 
 @dataclass(frozen=True, kw_only=True)
 class NaiveGaussian:
-    """See the module. (ε, δ) is for all of so many `tasks`; `steps` are taken in each."""
+    """NaiveGaussian: noisy steps, (ε, δ) for all `tasks` together, `steps` in each task."""
 
     epsilon: float
     delta: float

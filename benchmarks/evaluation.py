@@ -57,7 +57,7 @@ def lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 @contextmanager
 def random_bits(seed: int) -> Iterator[Callable[[int, int], None]]:
-    """Have all noise drawn from a seeded generator; yields what begins it anew for the fit of a range of slots."""
+    """Draw all noise from a seeded generator; yield the function that reseeds it for the fit of a range of slots."""
     source = SimpleNamespace(urandom=np.random.default_rng(seed).bytes)
 
     def begin(start: int, stop: int) -> None:

@@ -22,12 +22,12 @@ from typing import Any
 
 RECORDS = 8_000
 REGULARIZATIONS = (1e-1, 1e-2, 1e-3)
-REST_SECONDS = 0.1  # before each turn: threads of a library wait awake for more work, and take the other's time
+REST_SECONDS = 0.1  # seconds before each turn, in which idle threads of the other library stop spinning
 TOLERANCES = (1e-7, 1e-8, 3e-9, 1e-9, 3e-10, 1e-10)
 
 
 def digits() -> tuple[Any, Any]:
-    """X float32 (8000, 784) in [0, 1] and y (8000,)."""
+    """Return X, float32 (8000, 784) in [0, 1], and y (8000,)."""
     import numpy as np
 
     path = Path(os.environ.get("PERENNIAL_DATA_DIR", "."), "mnist.npz")
@@ -38,7 +38,7 @@ def digits() -> tuple[Any, Any]:
 
 
 def compare(repeats: int) -> None:
-    """One row per α, for the number of threads that this process was started with."""
+    """Print a row for each α, with the number of threads that this process was started with."""
     import numpy as np
 
     try:
@@ -51,7 +51,7 @@ def compare(repeats: int) -> None:
     from service.learning.output_perturbation import OutputPerturbation
     from service.learning.records import Prepared, Records, prepare
 
-    warnings.simplefilter("ignore")  # that lbfgs cannot improve any more
+    warnings.simplefilter("ignore")  # lbfgs's warning that it can't improve any more
     x, y = digits()
     rows, origin = prepare(x, norm_bound=1.0, intercept=False), np.zeros((10, 784))
 
@@ -98,7 +98,7 @@ def compare(repeats: int) -> None:
 
 
 def main() -> None:
-    """The table, in Markdown."""
+    """Print the table, in Markdown."""
     parser = argparse.ArgumentParser(description="The certified solver next to scikit-learn's.")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=9)

@@ -23,7 +23,7 @@ def average_forgetting(a: Floats) -> Floats:
 
 
 def p_value(one: Floats, other: Floats) -> float:
-    """Return that of a two-tailed t-test of two curves, point by point in pairs, from two points on.
+    """Return the p-value of a two-tailed paired t-test of two curves of at least two points.
 
     The paper does not say that it pairs; its figures (p < 3e-14 of 20 points 0.1 apart) come of pairing only. Points
     of a curve are not independent, so it is a description, not evidence; where both curves are the same it is 1.

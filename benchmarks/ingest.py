@@ -80,7 +80,7 @@ class Measured:
 
 
 def compare(running: Service, name: str, size: int, turns: int, seconds: float) -> Measured:
-    """Take turns with so many records a request."""
+    """Measure both handlers in turns, with that many records a request."""
     random = np.random.default_rng(1)
     media_type, write = FORMATS[name]
     body = write(random.standard_normal((size, FEATURES)).astype(np.float32), random.integers(0, 2, size))
@@ -116,7 +116,7 @@ def compare(running: Service, name: str, size: int, turns: int, seconds: float) 
 
 
 def _empty(log: redis.Redis) -> None:
-    """Also of what its file holds: the server would rewrite that at some time in the turns of the one or the other."""
+    """Empty Valkey and its append-only file, which it would otherwise rewrite during somebody's turn."""
     _await_rewritten(log)
     log.flushall()
     log.bgrewriteaof()
@@ -132,7 +132,7 @@ def _await_rewritten(log: redis.Redis) -> None:
 
 
 def main() -> None:
-    """The table, in Markdown."""
+    """Print the table, in Markdown."""
     parser = argparse.ArgumentParser(description="Records per second from HTTP to disk, beside a bare handler.")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.5)

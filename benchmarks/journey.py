@@ -67,7 +67,7 @@ def journey() -> tuple[set[tuple[str, str]], int]:
             }
             publication = running.make("publications", settings)
             for version in (1, 2):
-                time.sleep(3)  # until only the loops run that run anyway
+                time.sleep(3)  # until only the idle loops still run
                 if version == 2:
                     (folder / "begin").touch()
                     time.sleep(0.1)

@@ -105,6 +105,6 @@ class Printed:
 
     @property
     def _sensitivity(self) -> float:
-        """Δ_R = d(|h₁| + 2), as printed."""
+        """Return Δ_R = d(|h₁| + 2), as printed."""
         features, hidden = self.start.encoder.shape
         return float(features * (hidden + 2))

@@ -22,11 +22,11 @@ from benchmarks.serving import Connection, picture, service
 
 FEATURES = 32
 BLOCK = 2_000
-SECONDS_TO_SETTLE = 0.3  # for the long poll to be waiting
+SECONDS_TO_SETTLE = 0.3  # seconds until the long poll waits
 
 
 def main() -> None:
-    """The table, in Markdown."""
+    """Print the table, in Markdown."""
     parser = argparse.ArgumentParser(description="From a batch's 202 to the model that it completes.")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()

@@ -50,7 +50,7 @@ SCHEMA = {"features": 20, "task": {"kind": "classification", "classes": 2}, "nor
 
 
 class Idle(OutputPerturbation):
-    """Fits nothing; what it charges and how noisy it would be is as ever."""
+    """A learner that fits nothing, with the charges and noise of the real one."""
 
     def release(self, *_: Any) -> np.ndarray:
         return np.zeros(self.shape)
@@ -123,7 +123,7 @@ class Simulated:
         return prepare(self.turn.publication.start, self.mechanism, step, due)
 
     def publish(self, times: int) -> list[float]:
-        """Publishes so often; how many seconds each transaction took."""
+        """Publish that many steps; return the seconds of each transaction."""
         seconds = []
         for _ in range(times):
             prepared = self.step()
@@ -135,7 +135,7 @@ class Simulated:
         return seconds
 
     def grow(self, charges: int) -> None:
-        """Publishes until there are so many charges, many times in one transaction."""
+        """Publish until there are that many charges, many steps in one transaction."""
         real = Database.transaction
         while self.turn.publication.version < charges:
             with real(self.database) as connection:
@@ -159,7 +159,7 @@ def milliseconds(seconds: list[float]) -> str:
 
 
 def answers(settings: Settings, stream: str, name: str) -> None:
-    """How long the API takes, over HTTP on loopback."""
+    """Print how long the API takes to answer, over HTTP on loopback."""
     with serving(settings) as url, httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}) as client:
         body: dict[str, Any] = {
             "name": "another",

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from perennial.local import LocalClient
 
 FEATURES, ROWS_OF_A_GROUP = 8, 100_000
-KILLED_AT = (0.2, 0.4, 0.6)  # of the records
-SECONDS_TO_FIND = 2.0  # in which a worker surely finds a new stream
+KILLED_AT = (0.2, 0.4, 0.6)  # share of the records
+SECONDS_TO_FIND = 2.0  # seconds within which a worker finds a new stream
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -141,7 +141,7 @@ def load(client: LocalClient, stream: str, file: Path) -> None:
 
 
 def kill(client: LocalClient, stream: str, file: Path, records: int) -> None:
-    """Kill the command on the way, and finish it."""
+    """Kill the command halfway, then run it again to the end."""
     for part in KILLED_AT:
         with started(client, stream, file) as command:
             while client.stream(stream).info()["records"] < part * records:
@@ -153,7 +153,7 @@ def kill(client: LocalClient, stream: str, file: Path, records: int) -> None:
 
 
 def numbered(client: LocalClient, stream: str, records: int) -> int:
-    """Return how many records have numbers, once they are enough and no more follow."""
+    """Wait until enough records have numbers and their count no longer grows; return the count."""
     while client.stream(stream).info()["records"] < records:
         time.sleep(0.2)
     time.sleep(1.0)
@@ -204,7 +204,7 @@ class Turns:
         self.seconds: dict[str, list[float]] = {}
 
     def take(self, name: str, act: Callable[[str], None]) -> None:
-        """Do it, say how long it took, and wait until all records have numbers."""
+        """Run the function, print how long it took, and wait until all records have numbers."""
         stream = self.new(f"{name}-{len(self.seconds.get(name, []))}")
         processors, began = Processors(), time.perf_counter()
         act(stream)

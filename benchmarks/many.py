@@ -24,8 +24,8 @@ from service.store.database import Database
 
 TURNS = 5
 ANSWER_SECONDS = 300.0
-BETWEEN_LOOKS_SECONDS = 1.1  # a look at metrics is shown for a second
-RECORDS = 2000  # of each stream
+BETWEEN_LOOKS_SECONDS = 1.1  # seconds for which metrics are cached
+RECORDS = 2000  # publications of each stream
 SLIDING_WINDOW = {"kind": "sliding_window", "block": 10, "blocks": 10}
 ONE_RELEASE = {
     "version": 1,
@@ -128,7 +128,7 @@ def measure(running: Service, path: str) -> str:
 
 
 def main() -> None:
-    """The tables, in Markdown."""
+    """Print the tables, in Markdown."""
     parser = argparse.ArgumentParser(description="The cost of lists, metrics and workers where there are many streams.")
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--only", choices=["lists", "workers"])

@@ -23,7 +23,7 @@ MANY: dict[str, dict[str, Any]] = {
 
 
 def main(tasks: int = 1000, records: int = 100, features: int = 64) -> None:
-    """The table, in Markdown."""
+    """Print the table, in Markdown."""
     random = np.random.default_rng(1)
     wall = random.normal(size=(10, features))
     marks = (10, 100, tasks // 2, tasks)

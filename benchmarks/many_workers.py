@@ -81,7 +81,7 @@ class Measured:
 
     @property
     def median(self) -> float:
-        """From 202 until a batch is numbered."""
+        """Return the median seconds from 202 until a batch is numbered."""
         return statistics.median(self.numbered)
 
 
@@ -129,7 +129,7 @@ class Scene:
         return self.number(_SEALED_BY, list(but)) == len(self.names)
 
     def owners(self) -> list[str]:
-        """Return who numbers streams."""
+        """Return the workers that hold sealers' leases."""
         return [row[0] for row in self.database.execute(_OWNERS)]
 
     def settle(self) -> None:
@@ -141,7 +141,7 @@ class Scene:
         time.sleep(SETTLING_SECONDS)
 
     def wait(self, condition: str, number: float) -> float:
-        """Until a query answers so; return how long that took."""
+        """Wait until the query gives the expected answer; return the seconds."""
         began = time.perf_counter()
         while self.number(condition) < number:
             _within(began)
@@ -178,7 +178,7 @@ _ALIKE = ("start", "configuration", "plan", "kind", "epsilon", "delta", "due", "
 
 
 def measured(count: int, workers: int) -> Measured:
-    """One scene from start to end, of so many streams."""
+    """Return the measures of a scene with that many streams."""
     measures = Measured(count, workers)
     with service(worker=False, max_key_requests=1e9) as running, contextlib.ExitStack() as stack:
         scene = Scene(running, count)

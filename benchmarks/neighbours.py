@@ -93,7 +93,7 @@ class Up:
             records -= size
 
     def publication(self, name: str) -> dict[str, Any]:
-        """Return what is said of a publication."""
+        """Return a publication's JSON."""
         answer = self.client.get(f"/v1/publications/{name}")
         answer.raise_for_status()
         return dict(answer.json())
@@ -131,7 +131,7 @@ def up(folder: Path) -> Iterator[Up]:
 
 @contextlib.contextmanager
 def probing(running: Up, path: str) -> Iterator[list[float]]:
-    """Ask for something again and again meanwhile; the list grows by how long each answer took, in milliseconds."""
+    """Send a request again and again during the block; append each answer's milliseconds to the yielded list."""
     took: list[float] = []
     stop = threading.Event()
     sent = request("GET", path, authorization=f"Bearer {running.key}")
@@ -153,7 +153,7 @@ def probing(running: Up, path: str) -> Iterator[list[float]]:
 
 
 def beside(running: Up, latest: str, what: Callable[[], None]) -> str:
-    """Do something; return how long `/livez` and `latest` took meanwhile, at the 99th percentile."""
+    """Run the function; return the 99th percentiles of the times of `/livez` and `latest` meanwhile."""
     with probing(running, "/livez") as lives, probing(running, latest) as models:
         what()
     return f"/livez {_summary(lives)}, latest {_summary(models)}"
@@ -205,7 +205,7 @@ def send_flood() -> None:
 
 
 def large(running: Up) -> None:
-    """Append what is too much for one fit; this process is then too busy to measure anything."""
+    """Append the records of a too large fit, which keeps this process too busy to measure anything."""
     stream = running.stream("large", WIDE)
     running.append(stream, MANY, WIDE)
     until(lambda: running.client.get(f"/v1/streams/{stream}").json()["records"] == MANY)

@@ -32,7 +32,7 @@ from service.streams import feature_maps
 WHERE = "benchmarks/README.md says how to make it"
 DELTA = 1e-6
 ONLINE = "online_leader"  # not the paper's
-TUNED, FROM_DIGITS = f"{ONLINE}, tuned", f"{ONLINE}, tuned, from public digits"  # on the last 10,000 of 60,000
+TUNED, FROM_DIGITS = f"{ONLINE}, tuned", f"{ONLINE}, tuned, from public digits"  # tuned on the last 10,000 of 60,000
 WITHOUT_NOISE, PRINTED = "without noise (NOT private)", "as printed in paper A (NOT private)"
 
 
@@ -52,7 +52,7 @@ class Stream:
 
 
 def mnist(seed: int, hog: dict[str, int]) -> Stream:
-    """Digits in an order of their own for every seed, as histograms of oriented gradients of length 1."""
+    """Return MNIST in a seeded order, as histograms of oriented gradients of length 1."""
     data = load("mnist", WHERE)
     maps: list[dict[str, Any]] = [
         {"kind": "hog", "width": 28, "height": 28, **hog},
@@ -77,7 +77,7 @@ def mnist(seed: int, hog: dict[str, int]) -> Stream:
 
 
 def titled(name: str, features: int) -> Stream:
-    """Titles in their own order; every fifth is for the test."""
+    """Return titles in their order; every fifth is for the test."""
     x, y = titles(name, WHERE, features)
     test = np.arange(len(y)) % 5 == 4
     return Stream(
@@ -100,7 +100,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 
 def schedules(base: int, update: int) -> dict[str, dict[str, Any]]:
-    """With a release after every b_0 = `update` records, but for Algorithm 2's; online_leader has twice as many."""
+    """Return the schedules by name, with a release every b_0 = `update` records, except for Algorithm 2."""
     continual = {"kind": "continual", "base": base, "update_every": update}
     online = {"kind": ONLINE, "batch": update // 2, "averaging": True}
     tuned = online | {"decay": 0.99, "clip": 0.3, "learning_rate": 90.0}
@@ -134,7 +134,7 @@ class Printed(OutputPerturbation):
 
 
 def without_noise(scheduled: LinearMechanism, stream: Stream) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """All records so far, at every half doubling."""
+    """Return models of all records so far, without noise, at every half doubling."""
     learner = scheduled.learner
     assert isinstance(learner, OutputPerturbation)
     time = float(stream.base)
@@ -146,7 +146,7 @@ def without_noise(scheduled: LinearMechanism, stream: Stream) -> Iterator[tuple[
 
 
 def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: float) -> list[tuple[int, float]]:
-    """Test accuracy of every release, with its time."""
+    """Return the test accuracy of every release, with its time."""
     schema = {"features": stream.x.shape[1], "task": {"kind": "classification", "classes": stream.classes}}
     own = "output_perturbation" if schedule in (WITHOUT_NOISE, PRINTED) else learner
     settings: dict[str, Any] = {"kind": own, "intercept": False, **LEARNERS[own]}
@@ -178,7 +178,7 @@ def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: floa
 
 
 def cells(options: argparse.Namespace, stream: str) -> Iterator[tuple[str, str, float, float]]:
-    """(schedule, learner, ε, δ) of all lines asked for; what was tuned on one stream has a line of that one only."""
+    """Yield (schedule, learner, ε, δ) of all requested lines; settings tuned on one stream only for that stream."""
     offered = [
         schedule for schedule in options.schedules if schedule not in (TUNED, FROM_DIGITS) or stream == "mnist_online"
     ]
@@ -213,7 +213,7 @@ Curves = dict[tuple[str, str, str, float, float], list[list[tuple[int, float]]]]
 
 
 def curves(path: Path) -> Curves:
-    """All runs of each line: (stream, schedule, learner, ε, δ)."""
+    """Return all runs of each line: (stream, schedule, learner, ε, δ)."""
     by_cell: Curves = {}
     for run in results.lines(path):
         stream, _, *cell = run["cell"]
@@ -231,7 +231,7 @@ def quartiles(runs: list[list[tuple[int, float]]], time: int) -> tuple[float, fl
 
 
 def table(path: Path) -> None:
-    """In Markdown: medians, and quartiles at the end."""
+    """Print medians, with quartiles at the end, in Markdown."""
     all_runs = curves(path)
     for stream in sorted({key[0] for key in all_runs}):
         mine = {key: runs for key, runs in all_runs.items() if key[0] == stream}
@@ -256,7 +256,7 @@ def table(path: Path) -> None:
 
 
 def plots(path: Path, folder: Path) -> None:
-    """One SVG per stream, ε and δ: medians as lines, quartiles shaded."""
+    """Save an SVG per stream, ε and δ: medians as lines, quartiles shaded."""
     from matplotlib.figure import Figure
 
     all_runs = curves(path)

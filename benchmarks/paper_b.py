@@ -38,7 +38,7 @@ from service.privacy.accounting.events import NoisyRunningSums
 Floats = NDArray[np.float64]
 
 EPSILON, DELTA = 1.0, 1e-6
-HUGE = 1000.0  # ε of what is as good as without noise: it has 180 times less
+HUGE = 1000.0  # ε of `without noise`, with 180 times less noise
 CONVEXITY = 0.1  # μ
 FIRST = 16  # steps after which regret is first looked at, then at every doubling
 OCTAVES = 4  # the last ones, over which growth is fitted
@@ -59,7 +59,7 @@ NOISES: dict[str, dict[str, Any]] = {
         for window, expiry in ((16, "block"), (256, "block"), (16, "leaf"))
     },
 }
-PURE = ("tree", "window_tree, W = 16", "window_tree, W = 16, expiry block")  # noises that make sense without a δ
+PURE = ("tree", "window_tree, W = 16", "window_tree, W = 16, expiry block")  # noises that are possible without a δ
 LEADER = {"strong_convexity": CONVEXITY, "averaging": False}
 PROJECTION, HEAD_START, CONDITIONAL = "projection", "projection, head start", "conditional gradient"
 BY_DEFAULT = "learning rate by default"
@@ -127,7 +127,7 @@ class HeadStart(OnlineGradient):
 
 
 def leader(stream: Stream, noise: str, step: str, delta: float) -> OnlineLeader:
-    """The publication of a line. Without noise is with hardly any, and with the learning rate that suits the tree."""
+    """Return the publication of a line; `without noise` has a huge ε, and the tree's learning rate."""
     classes = int(stream.y.max()) + 1
     schema = {
         "features": stream.x.shape[1],
@@ -156,7 +156,7 @@ def leader(stream: Stream, noise: str, step: str, delta: float) -> OnlineLeader:
 
 
 def released(mechanism: OnlineLeader, stream: Stream) -> Iterator[tuple[int, Floats]]:
-    """Each model and the record from which on it is the latest; the origin is the first."""
+    """Return each model with the record from which on it is the latest; the origin is the first."""
     yield 0, mechanism.origin
     for used in replay(mechanism, stream.x, stream.y):
         if used.start < len(stream.y):
@@ -179,12 +179,12 @@ def hindsight(mechanism: OnlineLeader, stream: Stream) -> Hindsight:
 
 
 def marks(steps: int) -> list[int]:
-    """Steps after which regret is looked at: FIRST, at every doubling, and at the end."""
+    """Return the steps after which regret is computed: FIRST, every doubling, and the end."""
     return [*(FIRST << e for e in range(steps.bit_length()) if FIRST << e < steps), steps]
 
 
 def cells() -> Iterator[tuple[str, str, float]]:
-    """(noise, step, δ) of all lines."""
+    """Yield (noise, step, δ) of all lines."""
     yield ORIGIN, "", DELTA
     for step in STEPS:
         yield WITHOUT_NOISE, step, DELTA
@@ -231,7 +231,7 @@ def curves(path: Path) -> dict[tuple[str, str, str, float], tuple[int, Curve]]:
 
 
 def exponent(curve: Curve) -> float | None:
-    """The p of the power T^p nearest to the curve over its last octaves; None where it falls or there is none."""
+    """Return p of the power T^p nearest to the curve's last octaves; None where it falls or is too short."""
     late = {at: value for at, value in curve.items() if at >= max(curve) / 2**OCTAVES}
     if min(late.values()) <= 0.0:
         return None
@@ -240,7 +240,7 @@ def exponent(curve: Curve) -> float | None:
 
 
 def table(path: Path) -> None:
-    """In Markdown: for every stream its lines' ends and powers, then all that was looked at."""
+    """Print, in Markdown, for every stream the ends and powers of its lines, then regret after all marks."""
     regrets = curves(path)
     for stream in dict.fromkeys(key[0] for key in regrets):
         mine = {key[1:]: value for key, value in regrets.items() if key[0] == stream}
@@ -266,7 +266,7 @@ def shown(curve: Curve) -> str:
 
 
 def plots(path: Path, folder: Path) -> None:
-    """One SVG per stream, with a panel for every step."""
+    """Save an SVG per stream, with a panel for every step."""
     from matplotlib.figure import Figure
 
     regrets = curves(path)
@@ -298,7 +298,7 @@ def plots(path: Path, folder: Path) -> None:
 
 
 def times(folder: Path | None) -> None:
-    """Microseconds of a projection and of a step of conditional gradient, in turns, as a table and as a picture."""
+    """Print and draw the microseconds of a projection and of a conditional-gradient step, measured in turns."""
     sizes, rng = [4**e for e in range(2, 10)], np.random.default_rng(0)
     taken: dict[Name, list[tuple[float, float]]] = {"simplex": [], "l1_ball": [], "box": []}
     print("| set | weights | projection | conditional gradient | ratio |\n|---|---|---|---|---|")

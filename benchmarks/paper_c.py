@@ -58,7 +58,7 @@ LEARNERS = {"output_perturbation": {"regularization": 0.1}, "noisy_gradient_desc
 
 
 def schedules(stream: Learnt) -> dict[str, dict[str, Any]]:
-    """All with a release at `first`, and later ones."""
+    """Return the schedules by name; all have a release at `first`, and later ones."""
     improving = {"kind": "improving_black_box", "first": stream.first, "every": stream.every}
     continual = {"kind": "continual", "base": stream.first, "update_every": stream.every}
     return {
@@ -71,7 +71,7 @@ def schedules(stream: Learnt) -> dict[str, dict[str, Any]]:
 
 
 def learnt(name: str, seed: int, schedule: str, learner: str) -> list[tuple[int, float]]:
-    """Accuracy after so many records: of the latest release on test digits, or of weather's predictions until then."""
+    """Return the accuracy by records: of the latest release on test digits, or prequential for the weather."""
     sizes = LEARNT[name]
     settings = {"kind": learner, "intercept": False, **LEARNERS[learner]}
     configuration = {
@@ -109,7 +109,7 @@ def learnt(name: str, seed: int, schedule: str, learner: str) -> list[tuple[int,
 
 
 def cells(part: str) -> Iterator[tuple[str, str, str, float]]:
-    """(part, stream, line, δ) of all lines."""
+    """Yield (part, stream, line, δ) of all lines."""
     if part == "queries":
         for stream, (cardinality, _) in CATEGORIES.items():
             for delta in (DELTA, 0.0):
@@ -154,7 +154,7 @@ def medians(path: Path) -> dict[tuple[str, str, str, float], tuple[int, dict[int
 
 
 def table(path: Path) -> None:
-    """In Markdown."""
+    """Print the medians, in Markdown."""
     all_medians = medians(path)
     for stream, (cardinality, _) in CATEGORIES.items():
         print(f"\n| {stream} | δ | runs |" + "".join(f" {size:,} |" for size in SIZES))
@@ -175,7 +175,7 @@ def table(path: Path) -> None:
 
 
 def plots(path: Path, folder: Path) -> None:
-    """One SVG: a panel for every stream of categories, (1, 10⁻⁶) above, ε = 1 below; what is proved is dotted."""
+    """Save an SVG: a panel per stream of categories, (1, 10⁻⁶) above, ε = 1 below; proven bounds are dotted."""
     from matplotlib.figure import Figure
 
     all_medians = medians(path)

@@ -42,10 +42,13 @@ SMALLEST, DOUBLINGS = 2**12, 7
 SIZES = [SMALLEST << doubling for doubling in range(DOUBLINGS + 1)]
 QUERIES = 5000
 BEGIN = 2**15
-HITS = {False: {"accuracy": 0.1, "hits": 40}, True: {"accuracy": 0.2, "hits": 80}}  # of few categories, and of many
+HITS = {
+    False: {"accuracy": 0.1, "hits": 40},
+    True: {"accuracy": 0.2, "hits": 80},
+}  # streams of few categories, and of many
 FAILURE = 0.05
 FEW = 16  # categories up to which a small database is tried
-GRID = 2.0**-40  # on which the noise of single answers is drawn
+GRID = 2.0**-40  # the grid of single answers' noise
 
 
 # Streams of categories
@@ -58,20 +61,20 @@ def cover(data: dict[str, NDArray[Any]]) -> Counts:
 
 
 def cover_and_soil(data: dict[str, NDArray[Any]]) -> Counts:
-    """Return the same and the kind of soil, of 40."""
+    """Return the kinds of trees combined with the 40 kinds of soil."""
     both: Counts = cover(data) * 40 + data["X"][:, 14:].argmax(axis=1)
     return both
 
 
 def zipf(cardinality: int, seed: int) -> Counts:
-    """Records with P(j) ∝ 1/(j + 1)^1.2, in places that depend on the seed."""
+    """Return records with P(j) ∝ 1/(j + 1)^1.2, categories permuted by the seed."""
     rng = np.random.default_rng(seed)
     shares = 1.0 / np.arange(1, cardinality + 1) ** 1.2
     return rng.permutation(cardinality)[rng.choice(cardinality, size=SIZES[-1], p=shares / shares.sum())]
 
 
 def forest(of: Callable[[dict[str, NDArray[Any]]], Counts]) -> Callable[[int], Counts]:
-    """In the order of the file, which is by place: the shares change all the time."""
+    """Return covtype's records in the file's order, which is by place, so that shares keep changing."""
     return lambda _: of(load("covtype", WHERE))[: SIZES[-1]]
 
 
@@ -90,20 +93,20 @@ class Answers(Protocol):
     """The answers of one mechanism, which first gets the counts of its records."""
 
     def grow(self, counts: Counts, time: int) -> None:
-        """There are so many records now."""
+        """Take in the counts of all records so far."""
 
     def ask(self, query: LinearQuery) -> float:
-        """Answer."""
+        """Return the answer to a query."""
 
 
 @dataclass
 class Blind:
-    """Never looks at a record."""
+    """Answers from the uniform histogram, without reading any record."""
 
     cardinality: int
 
     def grow(self, counts: Counts, time: int) -> None:
-        """Nothing changes."""
+        """Do nothing."""
 
     def ask(self, query: LinearQuery) -> float:
         """Return the uniform histogram's answer."""
@@ -137,7 +140,7 @@ class Compared:
         self.spent += charged
 
     def ask(self, query: LinearQuery) -> float:
-        """Compare, and measure where it is hard."""
+        """Return the answer after comparing it with the records, and measuring it where it is hard."""
         time, guess = self.histogram.time, query.of(self.histogram.shares)
         now: Opened | None = opened(self.chain) if self.chain else None
         if now is None or not now.instance.is_above(
@@ -164,13 +167,13 @@ class Anew:
     now: Compared = field(init=False)
 
     def grow(self, counts: Counts, time: int) -> None:
-        """Begin from the uniform histogram."""
+        """Start a new instance from the uniform histogram."""
         capacity = self.mechanism.capacity * share(self.mechanism.currency, time)
         self.now = Compared(mechanism=replace(self.mechanism, first=time, capacity=capacity))
         self.now.grow(counts, time)
 
     def ask(self, query: LinearQuery) -> float:
-        """Ask the epoch's."""
+        """Return the answer of the epoch's instance."""
         return self.now.ask(query)
 
 
@@ -224,7 +227,7 @@ class Database:
 
 
 def share(kind: Currency, time: int) -> Fraction:
-    """Return that of a doubling's run."""
+    """Return the share of a doubling's run."""
     return ScheduledBlackBox(currency=kind, first=SMALLEST, growth=Fraction(1)).fits(time)[0].share
 
 
@@ -238,7 +241,7 @@ LINEAR, STATIC, SINGLE, SMALL, BLIND = (
 
 
 def built(cardinality: int, delta: float, mechanism: dict[str, Any], learner: dict[str, Any] | None = None) -> Any:
-    """Return what the service would build."""
+    """Return the publication that the service would build."""
     return build(
         StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": cardinality}}),
         PublicationConfiguration.model_validate(
@@ -271,7 +274,7 @@ def _size(cardinality: int, hundredths: int) -> int:
 
 
 def answering(name: str, y: Counts, cardinality: int, delta: float) -> Answers:
-    """Return who answers."""
+    """Return the answering mechanisms by name."""
     mechanism = queries(cardinality, delta)
     match name:
         case "linear_queries":
@@ -299,13 +302,13 @@ def worst(answers: Answers, y: Counts, cardinality: int, seed: int) -> list[tupl
         before, largest = estimate.copy(), 0.0
         for number in range(QUERIES):
             categories = rng.random(cardinality) < 0.5
-            if number % 2:  # what seems to have become more frequent, or never was as thought; a tenth of it turned
+            if number % 2:  # categories more frequent than in the histogram, with a tenth flipped
                 categories = (estimate > before) ^ (rng.random(cardinality) < 0.1)
             query = LinearQuery.holding(np.flatnonzero(categories))
             answer = answers.ask(query)
             largest = max(largest, abs(answer - query.of(counts / time)))
             off = answer - float(estimate[categories].sum())
-            if categories.any():  # a step of multiplicative weights, as anybody might take it
+            if categories.any():  # a step of multiplicative weights by the asker
                 estimate = estimate * np.where(categories, math.exp(off), 1.0)
                 estimate /= estimate.sum()
         errors.append((time, round(largest, 5)))
@@ -317,7 +320,7 @@ def theory(name: str, cardinality: int, delta: float) -> list[tuple[int, float]]
     mechanism = queries(cardinality, delta)
     bounds = []
     for time in SIZES:
-        if name == LINEAR:  # the least accuracy that may be promised of all queries from then on, for ever
+        if name == LINEAR:  # the least accuracy that can be promised for all later queries
             promised = replace(mechanism, first=time, hits=None, failure_probability=FAILURE)
             grid = np.geomspace(1e-3, 1.0, 400)
             fitting = (a for a in grid if replace(promised, accuracy=float(a)).records_needed(QUERIES) <= time)

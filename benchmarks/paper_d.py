@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 
 WHERE = "benchmarks/README.md says how to make it"
 DELTA = 1e-6
-HUGE = 1000.0  # ε of what is as good as without noise
+HUGE = 1000.0  # ε of `without noise`
 EPSILONS = (0.2, 0.5, 1.0, 2.0)
 JOINT, STEPS = "lifelong", "lifelong, training agem"
 HEADS, APART = "lifelong, heads per_task", "lifelong, heads per_task, near origin"
@@ -105,7 +105,7 @@ def fourier(features: int, width: float) -> dict[str, Any]:
 
 @cache
 def digits(held_out: bool) -> tuple[Features, Labels, Features, Labels]:
-    """MNIST to learn from and for the test; held out: the last 10,000 for training are for the test."""
+    """Return MNIST for training and test; held_out: the last 10,000 training digits are the test."""
     data = load("mnist", WHERE)
     x, y = data["X"].astype(np.float32) / np.float32(255), data["y"].astype(np.int64)
     train, test = (slice(50_000), slice(50_000, 60_000)) if held_out else (slice(60_000), slice(60_000, None))
@@ -113,7 +113,7 @@ def digits(held_out: bool) -> tuple[Features, Labels, Features, Labels]:
 
 
 def permuted_mnist(held_out: bool) -> Stream:
-    """20 tasks: all digits, their pixels in an order of each task's own, public; every fourth test digit."""
+    """Return 20 tasks of all digits, pixels permuted by a public order per task; every fourth test digit."""
     x, y, test_x, test_y = digits(held_out)
 
     def permuted(task: int) -> Task:
@@ -139,7 +139,7 @@ def permuted_mnist(held_out: bool) -> Stream:
 
 
 def split_mnist(held_out: bool) -> Stream:
-    """5 tasks of two digits each, 0 and 1 first; told among all ten, whatever task they come from."""
+    """Return 5 tasks of two digits each, 0 and 1 first; predictions choose among all ten."""
 
     x, y, test_x, test_y = digits(held_out)
 
@@ -161,7 +161,7 @@ def split_mnist(held_out: bool) -> Stream:
 
 
 def activity(held_out: bool) -> Stream:
-    """5 tasks of six people each, 12 kinds of movement; one of the six is for the test."""
+    """Return 5 tasks of 12 kinds of movement by six people each, one of whom is the test."""
     data = load("hapt_windows", WHERE)
     x, y, person = data["X"].astype(np.float32), data["y"].astype(np.int64), data["subject"]
 
@@ -224,7 +224,7 @@ class Once:
         return self.totals[key]
 
     def test(self, task: int) -> tuple[Features, Labels]:
-        """Mapped test records and their labels."""
+        """Return the mapped test records and their labels."""
         if task not in self.tests:
             own = self.stream.tasks[task]
             self.tests[task] = self.mapped(own.test_x()), own.test_y
@@ -267,7 +267,7 @@ def lifelong(once: Once, line: str, epsilon: float) -> Floats:
 
 
 def with_encoder(stream: Stream, line: str, epsilon: float) -> Floats:
-    """The accuracies a[l, t] with an encoder of pixels, learnt from the first task's first records or from hardly one.
+    """Return the accuracies a[l, t] with an encoder learnt from the first task's first records, or from hardly any.
 
     They are in no statistics.
     """
@@ -308,7 +308,7 @@ def with_encoder(stream: Stream, line: str, epsilon: float) -> Floats:
 
 
 def network(stream: Stream, line: str, epsilon: float) -> Floats:
-    """Return the accuracies a[l, t] of what the paper compares with."""
+    """Return the accuracies a[l, t] of the paper's baselines."""
     random, width = np.random.default_rng(), stream.tasks[0].test_x().shape[1]
     fresh = Network.fresh(width, stream.hidden, stream.classes, random)
     learner = (
@@ -328,7 +328,7 @@ def network(stream: Stream, line: str, epsilon: float) -> Floats:
 
 
 def cells(stream: Stream, options: argparse.Namespace) -> Iterator[tuple[str, float]]:
-    """(line, ε) of all lines asked for."""
+    """Yield (line, ε) of all requested lines."""
     for line in options.lines:
         if (line in (HEADS, APART) and not stream.heads) or (line in (LEARNT, BEGUN) and not stream.encoder):
             continue
@@ -365,7 +365,7 @@ Runs = dict[tuple[str, str, float], list[Floats]]
 
 
 def by_line(path: Path) -> Runs:
-    """a of all runs of each line: (stream, line, ε)."""
+    """Return the accuracies a of all runs of each line: (stream, line, ε)."""
     runs: Runs = {}
     for run in results.lines(path):
         stream, _, line, epsilon = run["cell"]
@@ -374,7 +374,7 @@ def by_line(path: Path) -> Runs:
 
 
 def table(path: Path) -> None:
-    """In Markdown: both after all tasks, beside what the paper prints; then accuracy after every task."""
+    """Print both measures after all tasks beside the paper's, then accuracy after every task, in Markdown."""
     runs = by_line(path)
     for stream in dict.fromkeys(key[0] for key in runs):
         mine = {key[1:]: value for key, value in runs.items() if key[0] == stream}
@@ -418,7 +418,7 @@ MEASURES = {"average accuracy": average_accuracy, "average forgetting": average_
 
 
 def plots(path: Path, folder: Path) -> None:
-    """One SVG per stream: accuracy and forgetting after every task, a panel for every ε; quartiles shaded."""
+    """Save an SVG per stream: accuracy and forgetting after every task, a panel for every ε; quartiles shaded."""
     from matplotlib.figure import Figure
 
     runs = by_line(path)
@@ -450,7 +450,7 @@ def plots(path: Path, folder: Path) -> None:
 
 
 def _curve(axes: Any, runs: Sequence[Floats], tasks: int, style: str, label: str) -> None:
-    """Quartiles of the runs. A curve of forgetting starts with the second task."""
+    """Draw the runs' quartiles. A curve of forgetting starts with the second task."""
     low, half, high = np.quantile(runs, (0.25, 0.5, 0.75), axis=0)
     at = np.arange(tasks - len(half), tasks) + 1
     axes.plot(at, half, style, lw=1.4, label=label)

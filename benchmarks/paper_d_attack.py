@@ -41,11 +41,11 @@ WHERE = "benchmarks/README.md says how to make it"
 DELTA = 1e-6
 ALARM = 1e-6  # the probability with which a bound may be wrong
 CLASSES = 10
-HIDDEN = 6  # of the printed network: K equations are to be more than |h₁| + 3 unknowns
-START = 1e-4  # the size of its first parameters: so that nothing is clipped
+HIDDEN = 6  # hidden units of the printed network: the attack needs K > |h₁| + 3
+START = 1e-4  # size of its initial parameters, small enough that nothing is clipped
 RATE = 1e-6
-PAIRS = 200  # of which the one that is farthest apart is audited
-PILOTS = 0.3  # of the runs, to draw the line with
+PAIRS = 200  # pairs, of which the one farthest apart is audited
+PILOTS = 0.3  # share of the runs that choose the threshold
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,7 +61,7 @@ class Pair:
 
 
 def pairs(x: Floats, y: NDArray[np.int64], records: int, random: np.random.Generator) -> Iterator[Pair]:
-    """Neighbouring data sets of so many of these records, without end."""
+    """Yield pairs of neighbouring data sets of that many records, without end."""
     while True:
         *known, first, second = random.permutation(len(y))[: records + 1]
         yield Pair(known=_batch(x, y, known), either=(_batch(x, y, [first]), _batch(x, y, [second])))
@@ -92,7 +92,7 @@ def told_by_inputs(noisy: Floats, pair: Pair) -> int:
 
 
 def told_by_rank(gradient: Floats, encoder: Floats, pair: Pair) -> tuple[int, tuple[float, float]]:
-    """Which data set ∇θ₁ is of, and for both the size of the second singular value of what should have rank one."""
+    """Return which data set ∇θ₁ is of, and for both the second singular value of a matrix that should have rank one."""
     left: list[float] = []
     for which in (0, 1):
         x = pair.data(which).x
@@ -149,11 +149,11 @@ class Ours:
         return self.learner.statistics(Records(x=batch.x.astype(np.float32), y=batch.y), self.records)
 
     def noisy(self, exact: Floats) -> Floats:
-        """Return what is kept."""
+        """Return the noisy statistics that are stored."""
         return self.perturbation.sums.release(exact, (), 0)[0]
 
     def labels_part(self, statistics: Floats) -> Floats:
-        """Σ v⊗x of some statistics, (K, d)."""
+        """Return Σ v⊗x of the statistics, (K, d)."""
         shape = self.learner.shape
         return statistics[-math.prod(shape) :].reshape(shape)
 
@@ -167,7 +167,7 @@ def bound(rightly: NDArray[np.bool_], wrongly: NDArray[np.bool_], delta: float, 
 
 
 def audit_printed(x: Floats, y: NDArray[np.int64], epsilon: float, records: int, runs: int) -> float:
-    """Return the least that L2DP-ML loses."""
+    """Return a lower bound on the ε of L2DP-ML."""
     random = np.random.default_rng()
     first_chosen: list[list[bool]] = [[], []]
     for pair in islice(pairs(x, y, records, random), runs):
@@ -179,7 +179,7 @@ def audit_printed(x: Floats, y: NDArray[np.int64], epsilon: float, records: int,
 
 
 def audit_ours(x: Floats, y: NDArray[np.int64], epsilon: float, records: int, runs: int) -> float:
-    """The least that Perennial loses: by the likelihood of either data set, with a line drawn in runs of their own."""
+    """Return a lower bound on Perennial's ε, from a likelihood test whose threshold is chosen in separate runs."""
     ours = Ours.promising(x.shape[1], records, epsilon)
     tried = islice(pairs(x, y, records, np.random.default_rng()), PAIRS)
     pair = max(tried, key=lambda pair: math.dist(*(ours.exact(record) for record in pair.either)))
@@ -194,13 +194,13 @@ def audit_ours(x: Floats, y: NDArray[np.int64], epsilon: float, records: int, ru
 
 
 def pooled(x: Floats) -> Floats:
-    """(m, 49): the means of 4×4 pixels, each row of length 1."""
+    """Return the means of 4×4 pixels, (m, 49), rows of length 1."""
     small = (x.reshape(-1, 7, 4, 7, 4).mean(axis=(2, 4)).reshape(-1, 49) + 1) / 2
     return np.asarray(small / np.linalg.norm(small, axis=1, keepdims=True))
 
 
 def tell_apart(x: Floats, y: NDArray[np.int64], options: argparse.Namespace) -> None:
-    """Pairs of neighbours told apart by what the printed algorithm makes of one of them."""
+    """Print how many pairs of neighbours the printed algorithm's output distinguishes."""
     random = np.random.default_rng()
     successes = np.zeros(3, dtype=int)
     margins, errors = list[float](), list[float]()
@@ -230,7 +230,7 @@ def tell_apart(x: Floats, y: NDArray[np.int64], options: argparse.Namespace) -> 
 
 
 def audit(x: Floats, y: NDArray[np.int64], options: argparse.Namespace) -> list[tuple[float, float, float]]:
-    """(ε that is claimed, the least that L2DP-ML loses, the least that Perennial loses)."""
+    """Yield (claimed ε, lower bound on L2DP-ML's ε, lower bound on Perennial's ε)."""
     small = pooled(x)
     sizes = (options.audited, options.runs)
     losses = [
@@ -246,7 +246,7 @@ def audit(x: Floats, y: NDArray[np.int64], options: argparse.Namespace) -> list[
 def picture(
     x: Floats, y: NDArray[np.int64], bounds: list[tuple[float, float, float]], options: argparse.Namespace
 ) -> None:
-    """Records, as they are and as they are read; and the audit."""
+    """Draw records beside their reconstructions, and the audit."""
     from matplotlib.figure import Figure
 
     random = np.random.default_rng()

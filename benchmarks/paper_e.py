@@ -49,8 +49,8 @@ Floats = NDArray[np.float64]
 
 AT = (0.1, 0.2, 0.5, 1.0)  # of the records
 SUMMARY_SIZE = 20
-LABELS = 200  # after which the paper's figure 3 compares batches
-CURVES_SIZE, SLABS_SIZE = 5, 20  # figure 2's; figure 4 tells none
+LABELS = 200  # labels after which the paper's figure 3 compares batches
+CURVES_SIZE, SLABS_SIZE = 5, 20  # figure 2's; figure 4 states none
 FLSW, FLMB = "fixed_window, bernoulli", "fixed_batch, bernoulli"
 SELECTING = tuple(
     f"{batching}, {law}{slab}"
@@ -82,7 +82,7 @@ Runs = dict[tuple[str, float, str, int], Orders]
 
 
 def runs(path: Path) -> Runs:
-    """All that is there."""
+    """Return all outcomes in the results, by (stream, radius, line, size) and order."""
     by_line: Runs = {}
     for run in results.lines(path):
         stream, order, radius, line, size = run["cell"]
@@ -92,12 +92,12 @@ def runs(path: Path) -> Runs:
 
 
 def after_labels(outcome: Found, labels: float) -> float:
-    """The error when so many had been asked for, on a line between two marks, as the paper has it; NaN: never."""
+    """Return the error after that many labels, interpolated between two marks as in the paper; NaN: never reached."""
     return float(np.interp(labels, outcome.labels, outcome.error, right=np.nan))
 
 
 def table(path: Path) -> None:
-    """In Markdown: a summary, by how much private selection is worse than passive learning, and all lines."""
+    """Print, in Markdown, a summary, private selection beside passive learning, and all lines."""
     by_line = runs(path)
     for radius in BALLS:
         _head(f"ball of radius {radius:g}, batches of {SUMMARY_SIZE}", STREAMS)
@@ -122,7 +122,7 @@ def _head(what: str, columns: Iterable[str]) -> None:
 
 
 def _beside_passive(by_line: Runs, radius: float, than: str, error: Callable[[Found, float], float]) -> None:
-    """Private lines less the private passive one, and how many of them differ clearly; one pair without noise."""
+    """Print the differences from passive learning: of private lines, and of one pair without noise."""
     free = f"{FLMB}, {NOT_PRIVATE}"
     _head(f"radius {radius:g}: error less that of `{PASSIVE}`, {than}", ["size", *SELECTING, free])
     clearly = []
@@ -177,7 +177,7 @@ def _cells(outcomes: Sequence[Found]) -> Iterator[str]:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Mean and deviation, if all orders got there."""
+    """Return mean and deviation as text, if all orders have a value."""
     return "–" if np.isnan(values).any() else f"{np.mean(values):.3f} ± {np.std(values):.3f}"
 
 
@@ -241,7 +241,7 @@ def _over_records(orders: Sequence[Found]) -> Curve:
 
 
 def _checkpoints(orders: Sequence[Found]) -> Curve:
-    """Ten, as figure 7 has them."""
+    """Return errors at the ten last marks, as in figure 7."""
     return orders[0].at[-10:], [order.error[-10:] for order in orders]
 
 
@@ -250,7 +250,7 @@ def _labels_requested(orders: Sequence[Found]) -> Curve:
 
 
 def _over_labels(orders: Sequence[Found]) -> Curve:
-    """Return as far as all orders got."""
+    """Return the errors by number of labels, as far as all orders got."""
     most = min(order.labels[-1] for order in orders)
     at = np.geomspace(min(10, most), most, 30) if most else np.zeros(0)
     return at.tolist(), [[after_labels(order, labels) for labels in at] for order in orders]
@@ -265,7 +265,7 @@ def _curves(
     axes: Any,
     stream: str,
 ) -> None:
-    """Means of the orders; of private lines that are drawn through, their deviation is shaded."""
+    """Draw the means over orders; for private lines that are drawn solid, shade the deviation."""
     for line, style in styles.items():
         orders = [*by_line.get((stream, radius, line, size), {}).values()]
         if orders:
@@ -284,7 +284,7 @@ def _curves(
 
 
 def _sizes(by_line: Runs, radius: float, axes: Any, stream: str) -> None:
-    """Means and deviations."""
+    """Draw means and deviations by batch size."""
     for number, (line, style) in enumerate(CURVES.items()):
         points = []
         for size in SIZES:

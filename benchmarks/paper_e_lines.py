@@ -54,7 +54,7 @@ class Order:
 
 
 def marks(records: int) -> list[int]:
-    """Numbers of records after which errors are counted, of so many."""
+    """Return the numbers of records after which errors are counted."""
     return [max(1, round(share * records)) for share in SHARES]
 
 
@@ -68,7 +68,7 @@ def attacks(_: np.random.Generator) -> Dataset:
 
 
 def intrusions(random: np.random.Generator) -> Dataset:
-    """All 200 U2R attacks and as many normal connections, others in every order, since the paper's set is balanced."""
+    """Return all 200 U2R attacks and 200 normal connections, drawn anew in every order: the paper's set is balanced."""
     data = load("kdd99_u2r_vs_normal", WHERE)
     attacked = data["y"] == 1
     normal = random.choice(np.flatnonzero(~attacked), size=attacked.sum(), replace=False)
@@ -117,7 +117,7 @@ class Found:
 
     @property
     def at(self) -> list[int]:
-        """After how many records that was."""
+        """Return the numbers of records at the marks."""
         return marks(self.records)[-len(self.error) :]
 
 
@@ -131,7 +131,7 @@ def active(features: int, size: int, epsilon: float, **settings: Any) -> ActiveL
 
 
 def learnt(mechanism: ActiveLearning, x: Features, y: Labels) -> Models:
-    """Return what it asks for and releases, each label given at once."""
+    """Return the requested labels and the releases, if every label is given at once."""
 
     def read(start: int, end: int) -> Records:
         return Records(x=x[start:end], y=y[start:end])
@@ -163,7 +163,7 @@ def passive(mechanism: ActiveLearning, epsilon: float, x: Features, y: Labels) -
 
 
 def judged(mechanism: ActiveLearning, models: Models, order: Order) -> Found:
-    """Errors of the models that were the latest at the marks; before the first it is zero, and all are one class."""
+    """Return the errors of the latest models at the marks; before the first model, of the zero model."""
     times = [time for time, _ in models.released]
     labels, errors = [], []
     for mark in marks(len(order.y)):
@@ -181,7 +181,7 @@ def error(mechanism: ActiveLearning, weights: Floats, order: Order) -> float:
 
 
 def once(law: type[OutputPerturbation], order: Order, chosen: list[int], epsilon: float | None) -> Found:
-    """Algorithm 1, of the chosen records; with no ε, without noise."""
+    """Return the model of Algorithm 1 for the chosen records; epsilon None: without noise."""
     mechanism = active(order.x.shape[1], 1, EPSILON)
     settings = {name: getattr(mechanism.learner, name) for name in ("intercept", "norm_bound", "features", "classes")}
     learner = law(loss=HuberHinge(), regularization=LAMBDA, **settings)
@@ -213,7 +213,7 @@ class Line:
 
 
 def selecting(size: int, radius: float, epsilon: float = 2 * EPSILON, **settings: Any) -> Run:
-    """Active learning in that ball, for so much ε in all."""
+    """Return active learning in that ball, for that ε in all."""
 
     def run(order: Order) -> Found:
         mechanism = active(order.x.shape[1], size, epsilon, radius=radius, **settings)
@@ -223,7 +223,7 @@ def selecting(size: int, radius: float, epsilon: float = 2 * EPSILON, **settings
 
 
 def learning_from_all(size: int, radius: float, epsilon: float) -> Run:
-    """Passive learning in that ball."""
+    """Return passive learning in that ball."""
 
     def run(order: Order) -> Found:
         mechanism = active(order.x.shape[1], size, epsilon, radius=radius, epsilon_selection=1e-9)  # of no use here
@@ -245,7 +245,7 @@ def fitting_once(law: type[OutputPerturbation], radius: float | None = None) -> 
 
 
 def lines(radius: float) -> Iterator[Line]:
-    """All there is to run of an order in that ball."""
+    """Return all lines to run on an order in that ball."""
     for size in SIZES:
         yield from _of_size(size, radius)
     for name, law in {"output": OutputPerturbation, "objective": ObjectivePerturbation}.items():

@@ -42,7 +42,7 @@ PARTS = ("appending", "numbering", "servers")
 
 @contextmanager
 def over_tcp(folder: Path, count: int) -> Iterator[list[str]]:
-    """Run so many servers that know nothing of each other; yield their URLs."""
+    """Run that many independent servers; yield their URLs."""
     ports = [free_port() for _ in range(count)]
     with ExitStack() as stack:
         servers = []
@@ -87,7 +87,7 @@ class Scene:
             sealer.step(wait_milliseconds=0)
 
     def turn(self) -> None:
-        """Append to all streams, and number it."""
+        """Append a batch to all streams, and number the records."""
         servers, began = self.server_seconds(), time.process_time()
         self.loop.run(append(self.appenders, self.streams))
         appended = time.process_time()

@@ -44,7 +44,7 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """The table, in Markdown."""
+    """Print the table, in Markdown."""
     parser = argparse.ArgumentParser(description="Easy linear queries a second.")
     parser.add_argument("--queries", type=int, default=100_000, help="of the mechanism alone, of each kind")
     parser.add_argument("--seconds", type=float, default=5.0, help="over HTTP, for each kind")
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def by_the_mechanism(bodies: list[dict[str, Any]], count: int) -> float:
-    """Answers a second."""
+    """Return the answers per second."""
     mechanism = build(
         StreamSchema.model_validate({"task": TASK}),
         PublicationConfiguration.model_validate({"mechanism": MECHANISM, "privacy": PRIVACY}),
@@ -101,7 +101,7 @@ def published(running: Service) -> str:
 def over_http(
     running: Service, publication: str, queries: list[dict[str, Any]], seconds: float
 ) -> tuple[float, int, float]:
-    """Answers a second, bytes of a request, and the API's processor seconds for each answer."""
+    """Return answers per second, bytes of a request, and the API's processor seconds per answer."""
     body = orjson.dumps(queries, option=orjson.OPT_SERIALIZE_NUMPY)
     if len(body) > MOST_BYTES:
         queries = queries[: len(queries) * MOST_BYTES // len(body)]

@@ -33,7 +33,7 @@ from service.store.migrate import migrate
 
 CLASSES = 10
 BLOCK = 10_000
-DELAY = Decimal("0.001")  # of ticks: that of a step has come as soon as it is parked
+DELAY = Decimal("0.001")  # seconds between ticks, so short that a step's tick has come once it is parked
 VISIBLE_BYTES = 100  # about as many as change on the rows of a stream and a publication when a release appears
 PARTS = ("park, before the tick", "commit", "high-water mark", "make visible")
 FROM_TICK = "from the tick until it is visible"
@@ -41,7 +41,7 @@ _WAL_SYNCS = "SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal' AND backen
 
 
 class Unfitted(OutputPerturbation):
-    """Fits nothing; its weights are as hard to compress as noisy ones."""
+    """A learner that fits nothing, with weights as hard to compress as noisy ones."""
 
     def release(self, *_: Any) -> np.ndarray:
         return np.random.default_rng().standard_normal(self.shape)
@@ -72,7 +72,7 @@ class Releases:
         assert moved is not None
         parked = time.perf_counter()
         turn.go_on(moved, step)
-        turn.sizes.clear()  # it waits no longer
+        turn.sizes.clear()  # so that it stops waiting
         time.sleep(2 * float(DELAY))
         ticked = time.perf_counter()
         self._ticker.step()
@@ -143,7 +143,7 @@ def syncs(url: str, releases: Releases, rounds: int) -> str:
 
 
 def main() -> None:
-    """The table, in Markdown."""
+    """Print the table, in Markdown."""
     parser = argparse.ArgumentParser(description="The syncs that a release waits for, beside their floor.")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--records", type=int, default=10**7)

@@ -31,7 +31,7 @@ def load(name: str, where: str) -> dict[str, NDArray[Any]]:
 
 
 def titles(name: str, where: str, features: int) -> tuple[Features, Labels]:
-    """Titles as words hashed to so many features, a power of two up to 2,048, of length 1; and their labels."""
+    """Return titles as hashed words, rows of length 1, and labels. features: a power of two up to 2,048."""
     data = load(name, where)
     x = data["X"].astype(np.float32)
     x = x.reshape(len(x), -1, features).sum(axis=1)  # a word's hash modulo 2,048, modulo that
@@ -40,7 +40,7 @@ def titles(name: str, where: str, features: int) -> tuple[Features, Labels]:
 
 @dataclass(frozen=True, kw_only=True)
 class Used:
-    """A model and the records that arrive while it is the latest: [start, end)."""
+    """A model, with the range [start, end) of records that arrive while it is the latest."""
 
     start: int
     end: int
@@ -48,7 +48,7 @@ class Used:
 
 
 def publication(stream: dict[str, Any], configuration: dict[str, Any], *, begun: bool = False) -> LinearMechanism:
-    """Return what the service would build of this; begun: of a publication that begins now."""
+    """Return the publication that the service would build; begun: with today's defaults."""
     settings = PublicationConfiguration.model_validate(configuration)
     built = build(StreamSchema.model_validate(stream), settings.begun() if begun else settings)
     assert isinstance(built, LinearMechanism)
@@ -56,7 +56,7 @@ def publication(stream: dict[str, Any], configuration: dict[str, Any], *, begun:
 
 
 def replay(scheduled: LinearMechanism, x: Features, y: Labels) -> Iterator[Used]:
-    """Each release with role `model`, with the time until the next one."""
+    """Yield each release with role `model`, with the time of the next one."""
     for release, upcoming in releases(scheduled, lambda start, end: Records(x=x[start:end], y=y[start:end]), len(x)):
         yield Used(start=release.time, end=min(upcoming, len(x)), parameters=release.parameters)
 

@@ -14,7 +14,7 @@ Cell = tuple[Any, ...]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """All that was found, each with its `cell`."""
+    """Yield all results, each with its `cell`."""
     if not path.exists():
         return []
     with _open(path, "rt") as file:
@@ -22,7 +22,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def done(path: Path) -> set[Cell]:
-    """Return the runs whose line is there."""
+    """Return the cells that have a result."""
     return {tuple(line["cell"]) for line in lines(path)}
 
 
@@ -39,7 +39,7 @@ def _open(path: Path, mode: str) -> IO[str]:
 
 
 def options(parser: argparse.ArgumentParser, name: str) -> argparse.Namespace:
-    """Parse, with `--results`, `--table` and `--plots`."""
+    """Parse the command line, with `--results`, `--table` and `--plots`."""
     parser.add_argument("--results", type=Path, default=Path(f"{name}.jsonl"))
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--plots", type=Path)

@@ -30,7 +30,7 @@ def seconds(what: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """One line a factor: the vectors it remembers and the least time of a step, in draws of a noise vector."""
+    """Print a line per factor: its remembered vectors, and the least time of a step in draws of a noise vector."""
     noise, values = Gaussian(scale=1.0, dimension=DIMENSION), np.zeros(DIMENSION)
     print("| noise |" + "".join(f" step {step:,}: vectors | draws |" for step in STEPS))
     print("|---|" + "---|---|" * len(STEPS))

@@ -34,7 +34,7 @@ FEATURES = 32
 BLOCK = 100
 CONNECTIONS = 8
 WAITING = 100
-SECONDS_TO_SETTLE = 0.8  # for all who wait to be waiting
+SECONDS_TO_SETTLE = 0.8  # seconds until all clients wait
 SECONDS_TO_WAKE = 20.0
 TICK_SECONDS = 1.0  # the default
 
@@ -51,7 +51,7 @@ class Publication:
         self.version = 0
 
     def release(self) -> float:
-        """Publishes one more model; when its commit was notified."""
+        """Publish one more model; return the time of its commit's notification."""
         x = self._random.standard_normal((BLOCK, FEATURES)).tolist()
         answer = self._running.client.post(self._records, json={"x": x, "y": [0, 1] * (BLOCK // 2)})
         assert answer.status_code == 202, answer.text
@@ -67,7 +67,7 @@ class Publication:
 
 
 def woken(port: int, sent: bytes, expected: bytes, wake: Callable[[], float]) -> list[float]:
-    """Seconds until each of those who wait had what was expected, from the moment that `wake` tells."""
+    """Return the seconds from the moment that `wake` returns until each waiting client had the expected answer."""
     with contextlib.ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         for _ in range(WAITING):
@@ -94,7 +94,7 @@ def woken(port: int, sent: bytes, expected: bytes, wake: Callable[[], float]) ->
 
 
 def compare_reading(running: Service, prompt: Publication, ticking: Publication, turns: int, seconds: float) -> None:
-    """`GET latest` of both publications beside the constant."""
+    """Print the times of `GET latest` of both publications beside those of the constant."""
     requests = {
         f"{kind}, {when}": (running.request("GET", publication.path, if_none_match=tag), status)
         for when, publication in (("default tick", ticking), ("no ticks", prompt))
@@ -113,7 +113,7 @@ def compare_reading(running: Service, prompt: Publication, ticking: Publication,
 
 
 def compare_waking(running: Service, publication: Publication, rounds: int) -> None:
-    """100 who wait for the same model, beside 100 who wait for the constant."""
+    """Print the times of 100 clients that wait for one model beside 100 that wait for the constant."""
 
     def wake() -> float:
         with Connection(running.bare_port) as connection:
@@ -153,7 +153,7 @@ def compare_waking(running: Service, publication: Publication, rounds: int) -> N
 
 
 def main() -> None:
-    """The tables, in Markdown."""
+    """Print the tables, in Markdown."""
     parser = argparse.ArgumentParser(description="How fast a model reaches those who want it, beside a bare handler.")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.6)

@@ -43,16 +43,16 @@ class Service:
     worker_log: Path
     client: httpx.Client = field(repr=False)
     worker: Callable[[], contextlib.AbstractContextManager[subprocess.Popen[bytes]]] = field(repr=False)
-    """Starts one more, which ends with the block."""
+    """Start one more worker, which ends with the block."""
 
     def make(self, kind: str, settings: Mapping[str, Any]) -> str:
-        """Return a new stream or publication; its name."""
+        """Make a stream or publication; return its name."""
         answer = self.client.post(f"/v1/{kind}", json={"name": f"{kind}-{secrets.token_hex(4)}", **settings})
         assert answer.status_code == 201, answer.text
         return str(answer.json()["name"])
 
     def stream(self, features: int, *, retention: str = "keep") -> str:
-        """Return a new stream of two classes."""
+        """Make a stream of two classes; return its name."""
         return self.make(
             "streams",
             {
@@ -64,7 +64,7 @@ class Service:
         )
 
     def publish(self, stream: str, *, block: int, regularization: float, publish_delay: float = 0) -> str:
-        """Return a new publication of a model of the last `block` records, one for each block."""
+        """Make a publication that releases a model of every block of records; return its name."""
         return self.make(
             "publications",
             {
@@ -77,11 +77,11 @@ class Service:
         )
 
     def await_release(self, publication: str) -> None:
-        """Until it has one."""
+        """Wait until the publication has a release."""
         _await_answer(self.client, f"/v1/publications/{publication}/releases/latest")
 
     def metric(self, name: str) -> float:
-        """Return the sum of all its series."""
+        """Return the sum of all series of a metric."""
         lines = self.client.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{"))
 
@@ -101,7 +101,7 @@ def request(method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
 
 @contextlib.contextmanager
 def service(*, worker: bool, **settings: object) -> Iterator[Service]:
-    """Everything, on a fresh folder; `settings` are the service's own."""
+    """Yield a running service on a fresh folder; `settings` are the service's."""
     folder = Path(tempfile.mkdtemp(prefix="perennial-benchmark-"))
     port, bare_port, key = _free_port(), _free_port(), secrets.token_urlsafe(32)
     try:
@@ -217,7 +217,7 @@ def status_of(answer: bytes) -> int:
 
 
 def picture(file: str, title: str, axis: str, groups: Sequence[str], heights: Mapping[str, Sequence[float]]) -> None:
-    """Bars side by side as a small SVG beside the scripts: one group for each place, one colour for each series."""
+    """Save grouped bars as a small SVG beside the scripts: a group per place, a colour per series."""
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(heights)
@@ -243,7 +243,7 @@ class Turn:
 
 
 def turn(port: int, sent: bytes, status: int, *, seconds: float, connections: int) -> Turn:
-    """Return the same request again and again over several connections; each waits for its answer."""
+    """Send the same request again and again over several connections, each waiting for its answer."""
     counts = [0] * connections
     barrier = threading.Barrier(connections + 1)
 

@@ -49,7 +49,7 @@ class Pace:
     """Seconds from when each was due to the end of its answer."""
 
     def run(self, began: float, seconds: float) -> None:
-        """For so long, from `began` on the monotonic clock."""
+        """Send requests for that many seconds from `began` on the monotonic clock."""
         with Connection(self.running.port) as connection:
             due = began + self.offset
             while due < began + seconds:
@@ -60,7 +60,7 @@ class Pace:
 
 
 def together(paces: list[Pace], seconds: float) -> None:
-    """All of them at once."""
+    """Run all paces at the same time."""
     began = time.monotonic() + 0.1
     threads = [threading.Thread(target=pace.run, args=(began, seconds)) for pace in paces]
     for thread in threads:
@@ -70,7 +70,7 @@ def together(paces: list[Pace], seconds: float) -> None:
 
 
 class Memory(threading.Thread):
-    """Looks every second what each process has, in MiB."""
+    """Reads the MiB of each process every second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -78,19 +78,19 @@ class Memory(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
-        """Until it is over."""
+        """Read the memory until `stop` is set."""
         while not self.over.wait(1.0):
             self.seen.append(memory())
 
     def around(self, part: float) -> dict[str, float]:
-        """Return the medians of the tenth of the time that is around this part of it."""
+        """Return the medians over the tenth of the run around this part of it."""
         middle, width = part * (len(self.seen) - 1), len(self.seen) / 20
         near = [memory for at, memory in enumerate(self.seen) if abs(at - middle) <= width]
         return {name: statistics.median(memory[name] for memory in near) for name in PROCESSES}
 
 
 def memory() -> dict[str, float]:
-    """Return by name, what the processes that this one started have."""
+    """Return the MiB of this process's children, by name."""
     mebibytes = dict.fromkeys(PROCESSES, 0.0)
     for pid, name in processes(PROCESSES).items():
         with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ def memory() -> dict[str, float]:
 
 
 def processor_seconds() -> dict[str, float]:
-    """Return by name, how long the processes that this one started have kept a processor busy."""
+    """Return the processor seconds of this process's children, by name."""
     seconds = dict.fromkeys(PROCESSES, 0.0)
     for pid, name in processes(PROCESSES).items():
         seconds[name] += busy_seconds(pid)
@@ -114,7 +114,7 @@ def p(took: list[float], part: float) -> str:
 
 
 def main() -> None:
-    """The tables, in Markdown."""
+    """Print the tables, in Markdown."""
     parser = argparse.ArgumentParser(description="A steady load at half the peak: memory and times.")
     parser.add_argument("--seconds", type=float, default=180.0, help=f"of load, at most {MOST_SECONDS:g}")
     seconds = min(MOST_SECONDS, parser.parse_args().seconds)

@@ -35,7 +35,7 @@ def _with_constants(name: str, scaled: Callable[[], tuple[Features, Labels, int]
 
 
 def _covtype() -> Data:
-    """Forest cover, the first 100,000."""
+    """Return the first 100,000 records of covtype."""
     x, public, y = covtype()
     return Data(x[:100_000], public[:100_000], y[:100_000], 1000, 10_000)
 
@@ -55,7 +55,7 @@ def _titles() -> Data:
 
 
 def _digits() -> Data:
-    """MNIST in four times fewer pixels."""
+    """Return MNIST with a quarter of its pixels."""
     arrays = load("mnist", WHERE)
     x = arrays["X"][:30_000].reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(-1, 196).astype(np.float32)
     x = x / max(1.0, float(x.max()))

@@ -117,7 +117,7 @@ def _memory(number: int) -> int:
 
 
 def taken() -> dict[str, tuple[float, float]]:
-    """Return by name what processes have taken: seconds and bytes."""
+    """Return each process's processor seconds and bytes, by name."""
     total = dict.fromkeys(PROCESSES, (0.0, 0.0))
     for name, _, seconds, memory in running_processes():
         total[name] = total[name][0] + seconds, total[name][1] + memory
@@ -125,7 +125,7 @@ def taken() -> dict[str, tuple[float, float]]:
 
 
 def measured(running: Service, name: str, stream: str, sent: list[bytes]) -> None:
-    """Print a line."""
+    """Measure one case and print its line."""
     before = taken()
     seconds = numbered(running, stream, sent)
     after, millions = taken(), len(sent) * BATCH / 1e6

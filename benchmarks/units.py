@@ -109,7 +109,7 @@ def counting(people: People, bound: UnitBound) -> NDArray[np.bool_]:
 
 
 def of_persons(people: People, counts: NDArray[np.bool_]) -> Callable[[int, int], Records]:
-    """Return what reads a range as the service does: a person is one contribution."""
+    """Return a reader of ranges with persons as units, as in the service."""
 
     def read(start: int, end: int) -> Records:
         slots = np.flatnonzero(counts[start:end]) + start
@@ -159,7 +159,7 @@ def _all(people: People, start: int, end: int) -> Records:
 
 
 def _noise(people: People, schema: dict[str, Any], mechanism: dict[str, Any]) -> float:
-    """Return how many times the noise for a record alone it is."""
+    """Return the noise for persons as a multiple of the noise for single records."""
     configuration = {"mechanism": mechanism, "learner": {"kind": "noisy_gradient_descent"}, "privacy": PRIVACY}
     both = [
         publication(described, configuration).plan()["fits"][0]["noise"]["scale"]

@@ -53,7 +53,7 @@ class Service:
 
 @contextlib.asynccontextmanager
 async def running() -> AsyncIterator[Service]:
-    """The service, for as long as the block lasts. However the block ends, it is stopped and its folder removed."""
+    """Run the service while the block lasts. However the block ends, stop it and remove its folder."""
     with _temporary_folder() as folder:
         for attempt in range(1, _TRIES + 1):
             try:

@@ -47,7 +47,7 @@ class Weather:
 
     @cached_property
     def sent(self) -> NDArray[np.intp]:
-        """Rows that are sent, in order: record number n is row sent[n]. The last years are there to be predicted."""
+        """Return the rows that are sent, in order: record n is row sent[n]. The last years are for the test."""
         rows = np.arange(len(self.y) - self._rows(HORIZON_YEARS))
         return rows[~self._is_held_out(rows)]
 

@@ -134,7 +134,7 @@ class SmallDatabase:
 
     @property
     def products(self) -> int:
-        """How many products take as long as a selection: candidates are made category by category, then looked at."""
+        """Return how many products take as long as a selection, which makes and compares all candidates."""
         made = 8 * self.cardinality // (self.size + 2)
         return (64 + made) * self.candidates * self.cardinality
 

@@ -103,7 +103,7 @@ class Setting:
 
     @cached_property
     def lipschitz(self) -> float:
-        """L of the unregularised loss of one record, on the ball of radius `reach` if it is `bounded`. May raise
+        """Return L of the unregularised loss of one record, on the ball of radius `reach` if it is `bounded`. May raise
         Inaccurate.
         """
         lipschitz = self.loss.lipschitz(self.norm_bound, self.shape[0], self.center_norm + self.reach)

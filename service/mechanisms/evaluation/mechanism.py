@@ -78,7 +78,7 @@ class Evaluation(Mechanism):
 
     @property
     def length(self) -> int:
-        """How many of the slots that it may read a block has; n of them are evaluated, on average where units are."""
+        """Return the slots of a block; n of them are evaluated, with units on average."""
         return self.block * self.units_aside
 
     def next_time(self, after: int) -> int:
@@ -244,7 +244,7 @@ class Evaluation(Mechanism):
 
     @property
     def _first_read(self) -> int:
-        """The first record that this may charge, counted from its start; 0 with units, which only records tell."""
+        """Return the first record that this may charge, counted from its start; 0 with units, whose slots vary."""
         return self.slots.first_from(self.start, evaluation=True) - self.start
 
     @property

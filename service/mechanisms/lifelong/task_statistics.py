@@ -130,7 +130,7 @@ class TaskStatistics(Statistics):
 
     @property
     def solutions(self) -> int:
-        """How many matrices a step decomposes, or takes as long for: of each task, and of all for models and scores.
+        """Return how many matrices a step decomposes, or as much other work: one per task, and for models and scores.
 
         A step of `agem` multiplies matrices of two sums by r codes, twice.
         """

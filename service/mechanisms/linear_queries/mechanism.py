@@ -139,7 +139,7 @@ class LinearQueries(Mechanism):
 
     @property
     def alpha(self) -> float:
-        """The accuracy: that asked for, or for a number of hits the least at which noise alone makes no query hard.
+        """Return the accuracy: the requested one, or, with `hits`, the least at which noise alone makes no query hard.
 
         Then `height` is what the noise of the first instance stays within, for a thousand queries, and at most 5/6. It
         is no promise: an answer's `error_bound` says what is known of it.

@@ -125,7 +125,7 @@ class Preparation(MapOfFirstRecords):
 
     @property
     def _counted(self) -> int:
-        """How many slots it reads; with units, how many units these are if each has as many there as can count."""
+        """Return the number of slots that it reads; with units, the least number of units in these slots."""
         if self.unit is None:
             return self.slots
         of_one = Batching(bound=self.unit.bound, batch=self.records, one_contribution=False).contributions()

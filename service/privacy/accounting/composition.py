@@ -233,7 +233,7 @@ def add_up(components: Iterable[Component], changes: Iterable[tuple[int, int, Fr
 
 
 def outline(pieces: Iterable[tuple[int, int, PrivacyLoss]], grain: int) -> list[tuple[int, int, PrivacyLoss]]:
-    """The pointwise maximum of pieces (start, end, loss) widened to multiples of `grain`: of ε, δ and ρ, by ranges."""
+    """Return the pointwise maximum of pieces (start, end, loss), widened to multiples of `grain`, as ranges."""
     wide = [(start // grain * grain, -(-end // grain) * grain, loss) for start, end, loss in pieces]
     edges = sorted({edge for start, end, _ in wide for edge in (start, end)})
     place = {edge: index for index, edge in enumerate(edges)}
