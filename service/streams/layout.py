@@ -43,6 +43,15 @@ class RecordLayout:
         feature_map: maps `x` before anything is fitted to it.
         names: of columns and classes, by which records may be posted.
         units: records have a `unit`.
+
+    >>> import numpy as np
+    >>> from service.streams.schema import StreamSchema
+    >>> layout = StreamSchema.model_validate({"features": 2, "task": {"kind": "classification", "classes": 2}}).layout()
+    >>> layout.column_names
+    ['x', 'y']
+    >>> batch = layout.encode({"x": np.array([[0.5, 1.0]], np.float32), "y": np.array([1], np.int32)})
+    >>> layout.decode(batch)["x"].tolist()
+    [[0.5, 1.0]]
     """
 
     features: int

@@ -6,11 +6,14 @@ from pkgutil import iter_modules
 
 import pytest
 
-from service import schedules
+from service import schedules, streams
 from service.privacy import noise
+from service.streams import feature_maps
 
 MODULES = [
-    f"{package.__name__}.{module.name}" for package in (schedules, noise) for module in iter_modules(package.__path__)
+    f"{package.__name__}.{module.name}"
+    for package in (schedules, noise, streams, feature_maps)
+    for module in iter_modules(package.__path__)
 ]
 
 

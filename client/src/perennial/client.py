@@ -27,6 +27,10 @@ def connect(url: str, key: str) -> Client:
     """Return a client of the service at `url`, such as http://127.0.0.1:8000; key: the text of a key.
 
     Raises Unreachable where nothing answers, UnknownServer where something else than Perennial does.
+
+    >>> client = perennial.connect("http://127.0.0.1:8000", key=Path("perennial-data/admin.key").read_text())
+    >>> [stream["name"] for stream in client.streams()]
+    ['days']
     """
     client = Client(url, key)
     try:
@@ -167,6 +171,9 @@ class Stream:
                 as that of files.
 
         Raises InvalidData or InvalidRecords for records that can't be in the stream.
+
+        >>> client.stream("days").append(frame, label="rain", key="days of May").records
+        1000
         """
         with (
             reporting(progress, data) as report,
@@ -232,6 +239,9 @@ class Publication:
         wait: for how many seconds to wait for one, if there is none yet that is newer than `newer_than`, a model or a
         version. Raises NotYet where there is none in time, or where the publication is stopped and has none; Halted
         where it has halted.
+
+        >>> client.publication("rain").latest(wait=60).version
+        1
         """
         return self._run(operations.latest(self.name, wait, version_of(newer_than), self._poll))
 
@@ -248,6 +258,11 @@ class Publication:
 
         after: a model or a version; default: the newest is the first to come. It ends once the publication is stopped,
         and raises Halted once it has halted.
+
+        >>> for model in client.publication("rain").follow(after=0):
+        ...     print(model.version, model.time)
+        1 500
+        2 1000
         """
         start = max(0, self._run(operations.newest_version(self.name)) - 1) if after is None else version_of(after)
         while (models := self._run(operations.following(self.name, start, self._poll))) is not None:

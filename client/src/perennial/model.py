@@ -108,6 +108,9 @@ class Model:
         x: (m, features) numbers, or texts where the feature map hashes those. The columns of a data frame count by name
         where the model has names of columns, else in order. names: return names of classes, as str objects.
         Raises InvalidData where x does not fit, Unsupported where the release is no model of labels, or has no names.
+
+        >>> model.predict([[0.1, 1013.0, 3.2]])
+        array([1])
         """
         if names and not self.class_names:
             raise Unsupported("The classes of this stream have no names: it was made without class_names.")

@@ -203,6 +203,12 @@ def calibrate(currency: Currency, *, sensitivity: float, charge: float, dimensio
 
     The scale is the least double on the finest grid that allows one; the grid is coarser for a scale past the
     next power of two, which the scale may reach by the rounding it has to cover.
+
+    >>> noise = calibrate(Currency.ZCDP, sensitivity=0.5, charge=0.02, dimension=3)
+    >>> round(noise.scale, 6), noise.charge(0.5) <= 0.02
+    (2.5, True)
+    >>> add(np.zeros((1, 3)), noise).shape
+    (1, 3)
     """
     if not (0.0 < sensitivity < math.inf and 0.0 < charge < math.inf):
         raise ValueError("noise can only be calibrated to a positive finite sensitivity and charge")

@@ -318,7 +318,17 @@ def calibrate(
 ) -> Correlated:
     """Return the least noise for which a run costs a record at most `charge`: an ε (PURE) or a ρ (ZCDP).
 
-    sensitivity Δ and largest V: see the module. Unaffordable where rounding would cost more than the records.
+    sensitivity Δ and largest V: see the module docstring. Unaffordable where rounding would cost more than the records.
+
+    The estimate of one step is released with noise, and its state goes to the next step:
+
+    >>> factor = Toeplitz(bands=3, decay=1.0)
+    >>> factor.coefficients.tolist()
+    [1.0, 0.5, 0.375]
+    >>> run = calibrate(Currency.ZCDP, factor=factor, sensitivity=1.0, largest=10.0, charge=0.5, dimension=2)
+    >>> estimate, memory = run.release(np.array([3.0, 4.0]), (), step=0)
+    >>> estimate.shape, len(memory)
+    ((2,), 1)
     """
     if not (0.0 < sensitivity < math.inf and 0.0 < charge < math.inf and 0.0 <= largest < math.inf):
         raise ValueError("noise can only be calibrated to a positive finite sensitivity and charge")

@@ -159,7 +159,11 @@ class Uniform:
 
 
 def uniform_below(end: int) -> int:
-    """Return a uniform whole number, 0 ≤ k < end."""
+    """Return a uniform whole number, 0 ≤ k < end.
+
+    >>> 0 <= uniform_below(6) < 6
+    True
+    """
     bits = end.bit_length()
     while (drawn := _bits(-(-bits // 8) * 8) >> (-bits % 8)) >= end:
         pass

@@ -72,7 +72,12 @@ FeatureMapShape = Annotated[SingleMap | ComposedMap, Field(discriminator="kind")
 def build(description: Mapping[str, Any] | None, features: int) -> FeatureMap:
     """Return the map that a stream's configuration or a release describes, for records of so many features.
 
-    Raises ValueError, in words for whoever configured it, where the sizes do not fit.
+    Raises ValueError, with a message for the operator, where the sizes do not fit.
+
+    >>> import numpy as np
+    >>> standardize = {"kind": "standardize", "version": 1, "mean": [10, 0], "scale": [5, 2]}
+    >>> build({"kind": "compose", "maps": [standardize]}, features=2)(np.array([[15.0, 4.0]])).tolist()
+    [[1.0, 2.0]]
     """
     if description is None:  # the common case, reached once a batch
         return _without_steps(features)
