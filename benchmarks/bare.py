@@ -23,7 +23,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 PARSER = simdjson.Parser()
-CONSTANT = b"x" * 1500  # about what a release of 32 weights takes
+CONSTANT = b"x" * 1500  # bytes: about the size of a release of 32 weights
 
 
 def parse_json(body: bytes) -> bytes:

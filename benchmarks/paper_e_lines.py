@@ -263,7 +263,7 @@ def lines(radius: float) -> Iterator[Line]:
 
 
 def _of_size(size: int, radius: float) -> Iterator[Line]:
-    batchings = ("fixed_batch",) if size == 1 else ("fixed_window", "fixed_batch")  # with 1 they are the same
+    batchings = ("fixed_batch",) if size == 1 else ("fixed_window", "fixed_batch")  # with 1 both lines are equal
     for batching, law in product(batchings, ("bernoulli", "exponential")):
         name = f"{batching}, {law}"
         how: dict[str, Any] = {"batching": batching, "selection": law}

@@ -32,7 +32,7 @@ RECORDS = 500_000
 TASK = {"kind": "categorical", "cardinality": CATEGORIES}
 MECHANISM = {"kind": "linear_queries", "first": RECORDS, "hits": 10, "accuracy": 0.2}
 PRIVACY = {"epsilon": 1, "delta": 1e-6}
-DISTINCT = 100  # queries, again and again
+DISTINCT = 100  # queries, asked in turn
 MOST_BYTES = 2**20  # of a request
 
 RANDOM = np.random.default_rng(1)

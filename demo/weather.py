@@ -52,7 +52,7 @@ class Weather:
         return rows[~self._is_held_out(rows)]
 
     def year(self, records: int) -> float:
-        """Return when that many records have been sent."""
+        """Return the year that has been reached once that many records were sent."""
         return FIRST_YEAR + self._row_after(records) / self._rows(1)
 
     def window(self, start: int, end: int) -> tuple[Features, Labels]:

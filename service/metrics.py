@@ -249,7 +249,7 @@ class State(Collector):
 
     @staticmethod
     def _publications(overview: Overview) -> Iterator[Metric]:
-        """Yield metrics of publications; for those that ended only whether they halted: there are ever more of them."""
+        """Yield metrics of publications; for ended ones only whether they halted, since their number keeps growing."""
         labels = ["publication", "stream"]
         running = [publication for publication in overview.publications if publication.running]
         released = [publication for publication in running if publication.latest is not None]

@@ -113,7 +113,7 @@ def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], start: in
 
 
 def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
-    """Return how many records, the first ones of a publication, what it released up to `position` no longer protects.
+    """Return how many of a publication's first records its releases up to `position` have declassified.
 
     schema, configuration, position: as for `needs`.
     """

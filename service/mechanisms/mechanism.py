@@ -146,7 +146,7 @@ class Mechanism(ABC):
         """Return the oldest record that any step at a time > after may read."""
 
     def declassified(self, time: int) -> int:  # noqa: ARG002 - of most mechanisms, never any
-        """Return how many records, the first ones, the release at `time`, or one before it, no longer protects at all.
+        """Return how many of the first records the releases up to `time` have declassified.
 
         time: 0, or one at which something is released. Those records' loss is unbounded. The number never falls.
         """

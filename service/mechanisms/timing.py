@@ -47,7 +47,7 @@ class Workspace:
 
     @property
     def small(self) -> bool:
-        """Return whether it makes no difference to what any fit takes."""
+        """Return whether a workspace is too small to change the cost of any fit."""
         bytes_, seconds = BYTES_OF_A_NUMBER * self.numbers, self.products / PRODUCTS_PER_SECOND
         return bytes_ <= BYTES_AT_LEAST and seconds <= SECONDS_AT_LEAST
 

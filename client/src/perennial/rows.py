@@ -45,7 +45,7 @@ class Choice:
         return self.ordered([name for name in columns if name not in (self.label, self.unit)])
 
     def ordered(self, columns: list[Any]) -> list[Any]:
-        """Return those of the columns, none a label, that are features: in the stream's order, or the first one's."""
+        """Return the columns of features, without the label, in the stream's order, else in the first row's."""
         if self.features is not None:
             return self.names.ordered(self.features, self.advice)
         if not self.names.match(columns):

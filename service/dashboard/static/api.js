@@ -1,6 +1,6 @@
-// The HTTP interface, asked with the session's cookie. Who is not signed in is asked to.
+// Requests to the HTTP interface with the session's cookie. Without a session, the page to sign in opens.
 
-/** The path that a proxy puts before all of this service's, or "": this file is at {root}/dashboard/assets/{digest}/. */
+/** The path that a proxy puts before the service's, or "", from this file's place {root}/dashboard/assets/{digest}/. */
 export const root = new URL("../../..", import.meta.url).pathname.replace(/\/$/, "");
 
 export class Problem extends Error {
@@ -11,7 +11,7 @@ export class Problem extends Error {
   }
 }
 
-/** An answer, or a Problem with what the service says. */
+/** Returns the answer of a request. Throws a Problem with the service's text. */
 export async function send(path, options = {}) {
   let answer;
   try {
@@ -24,12 +24,12 @@ export async function send(path, options = {}) {
   throw new Problem(answer.status, told, Number(answer.headers.get("Retry-After") ?? 0));
 }
 
-/** The JSON that is at an address. */
+/** Returns the JSON at an address. */
 export const read = async (path) => (await send(path)).json();
 
 let signedIn = false; // as far as this page knows
 
-/** As `read`; without a session it opens the page to sign in, which says so where there was one. */
+/** Returns the JSON at an address; without a session opens the page to sign in, which says if one has ended. */
 export async function get(path) {
   try {
     const content = await read(path);
@@ -43,19 +43,19 @@ export async function get(path) {
   }
 }
 
-/** A file, whose name the service says. */
+/** Downloads a file under the name that the service gives it. */
 export async function download(path, type, name) {
   save(await (await send(path, { headers: { Accept: type } })).blob(), name);
 }
 
-/** Something that was made here, as a file. */
+/** Downloads content made by this page as a file. */
 export function save(blob, name) {
   const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-/** Begins a session. The key goes nowhere else, and is not kept. */
+/** Begins a session. The page does not store the key. */
 export async function signIn(key) {
   await send("/v1/session", { method: "POST", headers: { Authorization: `Bearer ${key}` } });
 }
@@ -65,8 +65,8 @@ export async function signOut() {
 }
 
 /**
- * Tells of each new model of a publication while somebody looks. A browser opens few connections to one service, so one
- * that nobody sees lets go of its own; `told(release)` comes with the latest when it is looked at again. A page that
+ * Calls `told` with each new model while the page is visible. A browser opens few connections to one service, so a page
+ * in the background closes its own; `told(release)` gets the latest once the page is visible again. A page that
  * must stay open when its session ends gives `read` as `ask`: `get` would leave for the sign-in page.
  */
 export function follow(publication, told, living, ask = get) {
@@ -81,7 +81,7 @@ export function follow(publication, told, living, ask = get) {
       source.onerror = () => {
         living(false);
         if (source.readyState === EventSource.CLOSED) {
-          // refused: perhaps nobody is signed in any more
+          // refused: the session may have ended
           source = null;
           ask("/v1/session").then(
             () => setTimeout(look, 5000),
@@ -97,8 +97,8 @@ export function follow(publication, told, living, ask = get) {
 }
 
 /**
- * Looks now and then while somebody does, never twice at a time; what fails is told, and tried again. Returns how to
- * look again at once, or as soon as the look that is under way is done.
+ * Calls `look` at intervals while the page is visible, never twice at a time; reports errors and retries. Returns a
+ * function that looks at once, or as soon as the present look is done.
  */
 export function regularly(seconds, look, failed) {
   let [asleep, looking, wanted] = [null, false, false];

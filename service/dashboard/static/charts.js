@@ -1,7 +1,7 @@
 // Charts, drawn by Plotly in the page's own colours, light or dark.
 //
-// Plotly is large: the first two times that a browser runs it, it takes some tenths of a second, after that the browser
-// keeps it compiled. So it comes when a page has drawn all else and nothing happens, and is fetched at signing in.
+// Plotly is large: a browser needs some tenths of a second to run it the first two times; after that the browser
+// keeps it compiled. So a page loads it last, when idle; the page to sign in fetches it in advance.
 
 const address = document.querySelector("meta[name=plotly]").content;
 let coming = null;
@@ -24,7 +24,7 @@ function plotly() {
   return coming;
 }
 
-/** Okabe and Ito's colours, a line each: whoever confuses red and green tells them apart. */
+/** Okabe and Ito's colours for lines, which the colour-blind can tell apart. */
 export const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9"];
 
 /** The page's colours, by the names that style.css gives them. */
@@ -56,7 +56,7 @@ export function draw(element, chart) {
 }
 
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
-/** Text for Plotly, which takes a few tags of HTML for what they are. */
+/** Escapes a text for Plotly, which interprets some HTML tags. */
 const plain = (text) => text.replace(/[&<>]/g, (character) => ENTITIES[character]);
 
 async function put(library, element, chart) {
@@ -113,7 +113,7 @@ export const line = (x, y, more = {}) => ({
   ...Object.fromEntries(Object.entries(more).filter(([name]) => name !== "line")),
 });
 
-/** A level that must not be passed, and what it is. */
+/** A horizontal line at a limit, with its label. */
 export const level = (y, text) => ({
   shapes: [
     {

@@ -1,10 +1,10 @@
-// Commands that people copy into a shell. Names that others chose are text there, and run nothing.
+// Commands for people to copy into a shell. Names that others chose are quoted, so that they run nothing.
 import { root } from "./api.js";
 
-/** A text as one word of a POSIX shell. */
+/** Quotes a text as one word of a POSIX shell. */
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
-/** Sends a JSON text to an address of the interface, with the key in $KEY. */
+/** Returns the curl command that posts a JSON text to an address, with the key in $KEY. */
 export const post = (path, body) =>
   `curl ${quoted(location.origin + root + path)} -H "Authorization: Bearer $KEY" \\
   -H 'Content-Type: application/json' \\

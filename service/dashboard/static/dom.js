@@ -14,14 +14,14 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** An address of this service, behind whatever path a proxy puts before it; any other as it is. */
+/** Returns an address of this service with the path that a proxy puts before it; any other address unchanged. */
 const addressed = (address) => (address.startsWith("/") ? root + address : address);
 
 export const $ = (id) => document.getElementById(id);
 
 const FOCUSED = "a, button, summary";
 /**
- * Puts new children in the place of all old ones, if anything is new. The focus stays at its link, button or summary, and
+ * Replaces all children if anything has changed. The focus stays at its link, button or summary, and
  * open details stay open.
  */
 export function replace(container, ...children) {
@@ -40,7 +40,7 @@ export const count = (number) => whole.format(number);
 export const counted = (number, what, many = `${what}s`) => `${count(number)} ${number === 1 ? what : many}`;
 
 const SUPERSCRIPT = "⁰¹²³⁴⁵⁶⁷⁸⁹";
-/** Three digits that count; what is very small or large as a power of ten. */
+/** Returns a number with three significant digits; very small or large ones as a power of ten. */
 export function amount(number) {
   if (number === null || number === undefined) return "–";
   if (number === 0) return "0";
@@ -56,13 +56,13 @@ export function amount(number) {
 
 /** (ε, δ), or ε alone where δ is 0. */
 export const loss = ({ epsilon, delta }) => `ε ${amount(epsilon)}${delta > 0 ? `, δ ${amount(delta)}` : ""}`;
-/** The same of one on a stream, whose budget may be held in ρ. */
+/** Returns a loss in the currency of the stream's budget: (ε, δ), or ρ. */
 export const held = (of) => (of.rho === undefined ? loss(of) : `ρ ${amount(of.rho)}`);
 
-/** Whom a stream protects, by its setting `unit`. */
+/** Returns what a stream protects, a record or a unit, by its setting `unit`. */
 export const protectedOne = (unit) => (unit ? "unit" : "record");
 
-/** Records [start, end), as people count: with the last one. */
+/** Returns records [start, end) as a text that includes the last one. */
 export const range = ({ start, end }) => (end - start > 1 ? `${count(start)} – ${count(end - 1)}` : count(start));
 
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "long" });
@@ -80,7 +80,7 @@ function ago(time) {
   return relative.format(Math.trunc(seconds / size), unit);
 }
 
-/** A moment, as how long ago it was; `keepTime` keeps it so. */
+/** A time as how long ago it was; `keepTime` updates it. */
 export function when(text) {
   const time = new Date(text);
   return h(
@@ -113,20 +113,20 @@ const STATES = {
 export const stated = (state) => STATES[state]?.[1] ?? state;
 export const pill = (state) => h("span", { class: `pill ${STATES[state]?.[0] ?? "plain"}` }, stated(state));
 
-/** The way to where a publication's open label requests are answered, for who may. */
+/** A link to the page that answers a publication's open label requests, for keys that may. */
 export const toLabel = ({ name, stream, labels }) =>
   labels?.waiting > 0 &&
   h("a", { class: "pill warn", href: pageOf(`${name}/label`, stream) }, `${count(labels.waiting)} to label`);
 
-/** The address of a publication's page, which says so where the name leads to that of another stream. */
+/** The address of a publication's page, with the stream, so that the page notices a publication of another stream. */
 export const pageOf = (name, stream) => `/dashboard/publications/${name}?stream=${stream}`;
 export const toPublication = (name, stream) => h("a", { href: pageOf(name, stream) }, name);
 
-/** Something that went wrong, loudly, and what to do. */
+/** A notice of an error, and what to do. */
 export const notice = (kind, title, ...body) =>
   h("div", { class: `notice ${kind}` }, h("strong", {}, title), ...body.map((text) => h("p", {}, text)));
 
-/** What is spent and what is reserved of a whole, as one bar. */
+/** A bar of the spent and the reserved parts of a whole. */
 export function meter(spent, reserved, whole, label) {
   const bar = h(
     "div",
@@ -140,7 +140,7 @@ export function meter(spent, reserved, whole, label) {
   return bar;
 }
 
-/** The same of a stream's ε or ρ, and in numbers: `spent` and `reserved` are those of the record with the most. */
+/** A meter of a stream's ε or ρ, with numbers: `spent` and `reserved` of the record that has most. */
 export const budgetMeter = ({ spent, reserved, budget }) => {
   const [unit, part] = budget.rho === undefined ? ["ε", "epsilon"] : ["ρ", "rho"];
   return meter(

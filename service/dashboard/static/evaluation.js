@@ -16,13 +16,13 @@ const percent = (share) => `${whole(share)} %`;
 const points = (share) => (Math.abs(whole(share)) === 1 ? `${whole(share)} point` : `${whole(share)} points`);
 const signed = (text) => (text.startsWith("-") ? `−${text.slice(1)}` : `+${text}`);
 
-/** The key of a figure, and how it is written: accuracies of classes, errors of regressions. */
+/** Returns a figure's key, title and format: accuracy for classes, error for regressions. */
 const kind = (figures) =>
   "accuracy" in figures
     ? { key: "accuracy", title: "Accuracy", text: percent, between: (low, high) => `${whole(low)} to ${percent(high)}` }
     : { key: "absolute_error", title: "Error", text: amount, between: (low, high) => `${amount(low)} to ${amount(high)}` };
 
-/** The figures that say most: of the newest blocks together, or of the newest one alone where it is worse than before. */
+/** Returns the figures to show: of the newest blocks together, or of the newest alone where it is worse than before. */
 const telling = (told) => (told.recent?.blocks > 1 && !told.drift && !told.worse ? told.recent : told);
 
 const where = (figures, told) => {
@@ -30,7 +30,7 @@ const where = (figures, told) => {
   return told.recent?.blocks > 1 ? " in the newest block" : "";
 };
 
-/** Whether a publication is good and whether it becomes worse, in one sentence. */
+/** Returns one sentence on how good a publication is, and whether it becomes worse. */
 export function sentence(told) {
   const { key, text, between } = kind(told);
   if (told[key] === null) return "It had no model yet when it was last evaluated.";
@@ -54,7 +54,7 @@ function trend({ drift, worse }) {
   return drift === null ? "too early to see drift" : "no drift seen";
 }
 
-/** Of each block where a publication had a model, oldest first: its figures and where its records end. */
+/** Returns the blocks where a publication had a model, oldest first: figures, and the end of their records. */
 const blocksOf = (releases, name) =>
   releases
     .map(({ fit, version, evaluation }) => ({ ...evaluation[name], end: fit.end, release: version }))
@@ -100,7 +100,7 @@ const baseline = (blocks) =>
         }),
       ];
 
-/** The axis of figures: of shares from a tenth below all that is drawn up to 1, of errors from 0. */
+/** Returns the axis of figures: for shares from a tenth below the lowest to 1, for errors from 0. */
 function scale(blocks) {
   if (kind(blocks[0]).key !== "accuracy") return { rangemode: "tozero" };
   const least = Math.min(...blocks.flatMap(({ low, baseline }) => [low, baseline]));
@@ -162,7 +162,7 @@ function details(told, classes) {
   ].filter(Boolean);
 }
 
-/** The noisy table of the newest block: which classes are taken for which. */
+/** The noisy confusion table of the newest block. */
 function confusion(counts, classes) {
   const named = (label) => classes?.[label] ?? `class ${label}`;
   const columns = counts.map((_, label) => ({ title: `predicted ${named(label)}`, number: true }));
@@ -174,8 +174,8 @@ function confusion(counts, classes) {
 }
 
 /**
- * The figures by which publications are compared: as `telling` chooses, the newest block's if that is so for any, or if
- * the name of any means a publication of another stream.
+ * Returns the figures that compare publications: those that `telling` chooses. It returns the newest block's if `telling`
+ * chooses them for any publication, or if any name means a publication of another stream.
  */
 async function comparable(evaluation, stream, newest) {
   const known = Object.keys(newest).filter((name) => newest[name].version !== null);
@@ -186,7 +186,7 @@ async function comparable(evaluation, stream, newest) {
   return { ...newest, ...Object.fromEntries(known.map((name, index) => [name, { ...newest[name], ...told[index].recent }])) };
 }
 
-/** Which publication is the best: by what the blocks say of each pair, else by both intervals. */
+/** Returns a sentence on which publication is best: by paired differences where released, else by intervals. */
 export function comparison(figures) {
   const known = Object.entries(figures).filter(([, { version }]) => version !== null);
   if (known.length === 0) return "No publication had a model yet.";

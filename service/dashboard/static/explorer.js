@@ -20,7 +20,7 @@ const MAPS = {
 };
 const SUITED = { weather: ["weather", 3], fashion: ["hog", 1] }; // map and norm bound of the samples
 
-/** An offer as what is to be compared, with so many records a release. */
+/** Returns an offer as a line of a comparison, with that many records a release. */
 function settingsOf({ mechanism: { kind, ...settings }, sizes, learner, delta }, records) {
   const sized = Object.fromEntries(Object.entries(sizes).map(([name, times]) => [name, times * records]));
   return { mechanism: { kind, ...sized, ...settings }, learner, delta };
@@ -49,7 +49,7 @@ async function data(selected) {
   if ($("lines").children.length === 0) for (const { name } of datasets.offers.slice(0, 2)) another(name);
 }
 
-/** What goes with the data set that was chosen. */
+/** Shows the description and the suitable settings of the chosen data set. */
 function suit() {
   const { records, features, classes } = chosen();
   const about = datasets.samples.find((sample) => sample.name === $("dataset").value)?.about ?? "";
@@ -62,7 +62,7 @@ function suit() {
   for (const line of $("lines").children) line.suit();
 }
 
-/** How many records a release suit the chosen data set. */
+/** Returns a suitable number of records a release for the chosen data set. */
 const suitable = () => Math.max(10, 2 ** Math.round(Math.log2(chosen().records / 80)));
 
 function fill() {
@@ -88,7 +88,7 @@ function another(kind) {
   const element = h("fieldset", {}, h("legend", { class: "unseen" }, `Line ${number}`),
     h("div", { class: "fields" }, field("kind", "Mechanism", pick), field("size", "Records a release", batch), field("name", "Name", name), h("div", {}, remove)),
     h("details", {}, h("summary", {}, "All its settings, as JSON"), h("label", { class: "unseen", for: `json-${number}` }, `Settings of line ${number} as JSON`), json));
-  let own = false; // what somebody wrote stays as they wrote it
+  let own = false; // settings that the user edited are not overwritten
   for (const input of [batch, name, json]) input.addEventListener("input", () => (own = true));
   element.suit = () => {
     if (own) return;
@@ -168,13 +168,13 @@ const promise = (epsilon) => (epsilon === null ? "without noise" : `ε ${amount(
 
 let shown = { found: [], comparison: { lines: [] } };
 
-/** The runs of each line at each ε, together. */
+/** Returns the runs grouped by line and ε. */
 function groups({ found }) {
   const by = Map.groupBy(found.filter((run) => run.scores), ({ line: number, epsilon }) => `${number} ${epsilon}`);
   return [...by.values()].sort(([a], [b]) => a.line - b.line || (b.epsilon ?? Infinity) - (a.epsilon ?? Infinity));
 }
 
-/** What kept lines from going on, each with all ε at which it did. */
+/** Returns why lines stopped, each reason with all ε at which it occurred. */
 function problems({ found, comparison }) {
   const by = Map.groupBy(found.filter((run) => run.problem), ({ line: number, problem }) => `${number} ${problem}`);
   return [...by.values()].map((runs) => {
@@ -247,7 +247,7 @@ async function charts(all, { lines, epsilons }) {
 }
 
 const troubles = {};
-/** Where something failed. What somebody did wrong stays on the page until they do something else, whatever is looked up. */
+/** Shows an error. A user's mistake stays on the page until the user's next action. */
 const trouble = (where) => (error) => {
   troubles[where] = error;
   if (troubles.doing) failed(troubles.doing, "This was not done");

@@ -1,10 +1,10 @@
-// What every page has around it: who is looking, and the way out.
+// The frame of every page: the key in use, and the button to sign out.
 
 import { Problem, get, read, regularly, root, signOut } from "./api.js";
 import { $, keepTime, notice, replace } from "./dom.js";
 
 /**
- * Shows who is signed in, and who is later: another key may sign in with another tab. Until the service answers there is
+ * Shows the key in use, and its changes: another tab may sign in with another key. Until the service answers there is
  * only "Sign out". A page that must stay open when its session ends gives `read` as `ask`, as to `follow`.
  */
 export function frame(ask = get) {
@@ -22,7 +22,7 @@ export function frame(ask = get) {
 }
 
 const meant = new URLSearchParams(location.search).get("stream"); // whose link led to this page of a publication
-/** Says that this is a publication of another stream than the link was about. */
+/** Says that the publication belongs to another stream than the link named. */
 export const ofAnother = (stream) =>
   meant !== null &&
   meant !== stream &&
@@ -33,7 +33,7 @@ export const ofAnother = (stream) =>
   );
 
 /**
- * Returns how to read the publication at an address: always the one that it was at first. Another key may sign in with
+ * Returns a function that reads the publication at an address: always the first one found. Another key may sign in with
  * another tab, and for that key the name may mean another publication, or none.
  */
 export function publicationAt(address) {
@@ -51,13 +51,13 @@ export function publicationAt(address) {
   };
 }
 
-/** Where a page says what it could not get, or do. */
+/** Shows an error of a request on the page. */
 export function failed(error, title = "Not up to date") {
   const kind = error?.status === 404 ? "plain" : "bad";
   replace($("problem"), error && notice(kind, error.status === 404 ? "Not found" : title, error.message));
 }
 
-/** As `failed`, of the one thing that a page is about: where that is not found, the page shows nothing else. */
+/** Shows an error of the page's main request; if nothing was found, the page shows nothing else. */
 export function absent(error) {
   failed(error);
   $("main").classList.toggle("absent", error?.status === 404);

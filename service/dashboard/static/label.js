@@ -1,9 +1,9 @@
-// A person says what records are. What is chosen waits on this page, can be taken back, and goes nowhere until it is
+// A person labels records. Chosen labels wait on this page, can be taken back, and are not sent before they are
 // submitted.
 //
-// Whatever the service gives out is shown, and what it gives out twice, because its time was over, is shown again: so
-// nothing is lost. No record takes the place of another by itself, so nobody chooses for one that was not looked at.
-// Which answer counts is for the service to say: the first.
+// Every record that the service hands out is shown, and shown again if its lease ended and it is handed out again: so
+// nothing is lost. No record replaces another by itself, so nobody labels a record that they did not see.
+// Of several answers the service takes the first.
 
 import { Problem, follow, get, read, regularly, send } from "./api.js";
 import { $, count, counted, fact, h, meter, notice, pageOf, pill, replace, toPublication } from "./dom.js";
@@ -33,7 +33,7 @@ const classes = () => stream?.class_names ?? UNNAMED;
 const classed = (label) => `${label}, ${classes()[label]}`;
 
 let said = [];
-/** Tells what somebody did; what then happens by itself is added. */
+/** Announces what the user did; `add` appends what happens afterwards. */
 const say = (text) => tell([text]);
 const add = (text) => tell([...said, text].slice(-3));
 function tell(texts) {
@@ -42,7 +42,7 @@ function tell(texts) {
 }
 
 const troubles = {};
-/** Where a request failed. It is tried again, so nothing that was chosen is given up for it. */
+/** Reports a failed request. It is retried, so chosen labels are kept. */
 const trouble = (where) => (error) => {
   if (error?.status === 401) {
     if (held.length + sending.length === 0) return get("/v1/session"); // leads to where one signs in
@@ -96,7 +96,7 @@ function cannot() {
   return null;
 }
 
-/** Waits for the next record, unless there is enough to do. */
+/** Waits for the next record, unless enough records are waiting here. */
 async function ask() {
   if (
     publication?.labels == null ||
@@ -116,7 +116,7 @@ async function ask() {
   }
 }
 
-/** A record that was given out, in this second by the clock of the service: of its time rather too little is told. */
+/** Takes a record that was handed out in this second by the service's clock; its remaining time is rounded down. */
 function take({ record, x, lease_expires_at, expires_at }, now) {
   const here = (moment) => Date.now() + Date.parse(moment) - now - 1000;
   const one = { record, x, until: here(lease_expires_at), end: here(expires_at) };
@@ -174,7 +174,7 @@ function undo() {
   show(one);
 }
 
-/** Sends what is chosen, one after the other. What is not taken is told; what could not be sent stays chosen. */
+/** Sends chosen labels one after the other. Reports refused ones; those that could not be sent stay chosen. */
 async function submit() {
   if (sending.length) return;
   if (!held.length) return say("Nothing is chosen yet.");
@@ -224,7 +224,7 @@ function reason({ status, told, message }) {
 
 const left = (moment) => Math.max(0, Math.ceil((moment - Date.now()) / 1000));
 
-/** How long a record is kept for this page, and what then. */
+/** Shows how long a record's lease lasts, and what happens afterwards. */
 function time({ until, end }) {
   if (left(end) === 0) return "too late: its time is over";
   if (left(until) === 0) return "others may be asked too: the first answer counts";
@@ -315,7 +315,7 @@ function tiles({ labels, latest, stream }) {
 
 let drawn = "";
 
-/** The numbers of the record, each with a bar as long as it is large beside the largest. */
+/** The record's numbers, each with a bar in proportion to the largest. */
 function features() {
   const which = current && `${current.record} ${most} ${zeros}`;
   if (!current || drawn === which) return;
@@ -356,7 +356,7 @@ function features() {
 
 const ACTIONS = { 0: () => choose(0), 1: () => choose(1), s: skip, u: undo, backspace: undo, enter: submit };
 
-/** After each, one is at the record again, so that Enter never repeats what a button did. */
+/** Focuses the record after each action, so that Enter never repeats a button. */
 function act(action) {
   action();
   $("record").focus({ preventScroll: true });

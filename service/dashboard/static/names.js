@@ -8,13 +8,13 @@ const at = (setting, index) => (Array.isArray(setting) ? setting[index] : settin
 export const mappedColumns = ({ columns, feature_map: map }) =>
   columns && steps(map).every(({ kind }) => KEEP_COLUMNS.includes(kind)) ? columns : null;
 
-/** Whether the x of a record is made of texts. */
+/** Returns whether the x of a record consists of texts. */
 export function readsText({ feature_map: map }) {
   const [step] = steps(map);
   return step?.kind === "hashing" && step.tokens !== "categories";
 }
 
-/** From a mapped number back to what was sent; null where the map does more than shift and scale. */
+/** Returns the function from a mapped number to the sent one; null where the map does more than shift and scale. */
 export function sent({ feature_map: map }) {
   const [step, more] = steps(map);
   if (!step) return (value) => value;
@@ -25,7 +25,7 @@ export function sent({ feature_map: map }) {
 export const columnText = ({ name, unit, range }) =>
   [name, unit ? ` (${unit})` : "", range ? ` from ${range[0]} to ${range[1]}` : ""].join("");
 
-/** Rows of settings: what the columns and classes are called, so many of each. */
+/** Returns rows of settings: the names of columns and of classes, at most that many of each. */
 export const named = ({ columns, class_names: classes }, most = Infinity) => [
   ...(columns ? [["Columns", listed(columns.map(columnText), most)]] : []),
   ...(classes ? [["Classes", listed(classes.map((name, number) => `${number} ${name}`), most)]] : []),

@@ -26,7 +26,7 @@ const FEW = 5;
 $("find").value = new URLSearchParams(location.search).get("find") ?? ""; // as it was, for who comes back
 let wanted = $("find").value ? Infinity : PAGE;
 
-/** A whole list, newest first, as far as it is wanted. */
+/** Returns a list, newest first, up to the number wanted. */
 async function list(path, most) {
   const items = [];
   for (;;) {
@@ -51,7 +51,7 @@ async function look() {
   draw();
 }
 
-/** Few streams with all their publications; of many one line each, and only those that are searched for. */
+/** Draws the streams found: few with all their publications, many as one line each. */
 function draw() {
   const of = Object.groupBy(publications, (publication) => publication.stream);
   const words = $("find").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -80,7 +80,7 @@ function draw() {
 const stateOf = (stream) => (stream.distrusted ? "distrusted" : stream.halted ? "halted" : "receiving");
 const unwellStream = (stream) => stateOf(stream) !== "receiving";
 
-/** Whether all these words come in what a stream and its publications are called and do. */
+/** Returns whether all words occur in the names, kinds and states of a stream and its publications. */
 function holds(words, stream, publications) {
   const text = [
     stream.name,
@@ -128,7 +128,7 @@ function line(stream, publications) {
   ];
 }
 
-/** A stream's publications in one line: all that need somebody, then the newest others, and how many more there are. */
+/** A stream's publications in one line: all that need attention, then the newest others, and the number of the rest. */
 function several(stream, publications) {
   const urgent = publications.filter(needsSomebody);
   const calm = publications.filter((publication) => !needsSomebody(publication)).slice(0, Math.max(0, FEW - urgent.length));

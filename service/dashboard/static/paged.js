@@ -1,4 +1,4 @@
-// A list that may be long, newest first, a page at a time: never more of it is loaded, nor in the document.
+// A long list, newest first, of which only one page is loaded at a time.
 
 import { get } from "./api.js";
 import { $, count, h, replace, table } from "./dom.js";
@@ -6,7 +6,7 @@ import { $, count, h, replace, table } from "./dom.js";
 const ON_A_PAGE = 20;
 
 /**
- * Shows a list in `#id`, with `#id-said` beside it and buttons below; returns how to look at its page again.
+ * Shows a list in `#id`, with `#id-said` beside it and buttons below; returns a function that reloads the page.
  * list: `path`, and `key`, by which the next page is asked for; `columns` and `row(item)` of its table, `caption`,
  * and what it says if it is `empty`.
  */

@@ -1,4 +1,4 @@
-// What a publication promised before it began, in words: who is protected, by how much, and what that adds up from.
+// A publication's plan in words: who is protected, by how much, and the parts of its cap.
 
 import { amount, count, h, protectedOne, range, table } from "./dom.js";
 
@@ -12,7 +12,7 @@ function factor(epsilon) {
   return Number.isFinite(value) ? [h("strong", {}, amount(value)), ` (${power})`] : [power];
 }
 
-/** How many times a charge to a record counts for its unit; 1 without units. */
+/** Returns how many times a charge to a record counts for its unit; 1 without units. */
 export function factorOf(terms) {
   const [over, under = 1] = (terms?.factor ?? "1").split("/").map(Number);
   return over / under;

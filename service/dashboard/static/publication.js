@@ -101,7 +101,7 @@ function heading({ stream, state, reason, mechanism, learner, privacy, plan, lab
   );
 }
 
-/** That it asks people for labels, and the way there, if it is open to this key. */
+/** Says that the publication asks people for labels, with a link if the key may label. */
 const asked = (labels, stream) =>
   labels === null
     ? notice(

@@ -7,7 +7,7 @@ const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 5, useGro
 const number = (value) =>
   (value !== 0 && Math.abs(value) < 1e-3 ? amount(value) : digits.format(value)).replace("-", "−");
 
-/** A number as it was sent, where the feature map tells, and a bar as long as it is large beside the largest. */
+/** A number as it was sent, if the feature map can be inverted, with a bar in proportion to the largest. */
 export function feature(stream, index, value, largest) {
   const [column, before] = [mappedColumns(stream)?.[index], sent(stream)];
   const bar = h("span", { class: value < 0 ? "bar below" : "bar" });

@@ -176,7 +176,7 @@ const shares = ({ publications }, one) =>
     ]),
   );
 
-/** What docs/choosing.md expects most from, for a stream of which nothing else is known. */
+/** The settings that docs/choosing.md recommends for a stream of which nothing else is known. */
 const suggested = ({ delta }) =>
   delta > 0
     ? `"mechanism": {"kind": "online_leader", "batch": 500},
@@ -217,7 +217,7 @@ const howToPublish = ({ budget, task }) =>
       : h("p", { class: "muted" }, "A stream of this kind has mechanisms of its own: see the documentation."),
   );
 
-/** The x of a record whose numbers or texts are all the same, by name where columns have names. */
+/** Returns the x of a record with equal numbers or texts, by name where columns have names. */
 const example = ({ features, columns }, value) =>
   columns
     ? Object.fromEntries(columns.map(({ name: column }) => [column, value]))

@@ -162,7 +162,7 @@ class SummedObjective:
         return total / self.records + self.regularization * direction
 
     def sampled(self, number: int, at_least_every: int) -> Sample | None:  # noqa: ARG002
-        """Return records of slots that are equally far apart, and their curvature at the point last evaluated."""
+        """Return the records of equally spaced slots, and their curvature at the point last evaluated."""
         if self._sampled is None:
             slots = range(0, self._blocks.slots, max(1, self._blocks.slots // min(number, _MAX_SAMPLED)))
             self._sampled = _joined([self._enter(self._blocks.read(slot, slot + 1)) for slot in slots])

@@ -47,7 +47,7 @@ class SumLaw:
     def quantile(self, probability: float) -> float:
         """Return the least q, on the lattice, with P(Z > q) ≤ probability ≤ 1/2."""
         reach = len(self.survival) // 2
-        first = int(np.searchsorted(-self.survival, -probability))  # the survival falls
+        first = int(np.searchsorted(-self.survival, -probability))  # negated, since survival falls
         return (first - reach - 0.5) * self.step - 0.5 + (self.step > 1) * self.step
 
 

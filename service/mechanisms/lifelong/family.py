@@ -94,7 +94,7 @@ def _encoder(settings: LifelongMechanism, linear: Linear, currency: Currency) ->
     if not encoder_pass.available():
         raise Refused(
             "mechanism.encoder",
-            "what takes an encoder's gradients is not installed here: install perennial[deep] wherever the service "
+            "the library for an encoder's gradients is not installed: install perennial[deep] wherever the service "
             "runs, or leave encoder out",
         )
     return EncoderPass(

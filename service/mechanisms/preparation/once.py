@@ -125,7 +125,7 @@ class MapOfFirstRecords(Mechanism):
             yield read(start, min(start + at_once, self.records)).x
 
     def released_model(self, noisy: Floats, units: int | None = None) -> dict[str, Any]:
-        """Return what a release says of itself: the whole map from a record as it is sent, and the map's norm.
+        """Return the description of a release: the whole map from a record as it is sent, and the map's norm.
 
         units: of how many units the records were; None: they count by themselves.
         """
@@ -176,7 +176,7 @@ class MapOfFirstRecords(Mechanism):
         } | self.expected()
 
     def model_description(self) -> dict[str, Any]:
-        """Return what a release says of itself, but for the map."""
+        """Return the description of a release, without the map."""
         return {
             "kind": "preparation",
             "of": self.of,
