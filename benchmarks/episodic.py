@@ -153,7 +153,7 @@ class NaiveGaussian:
             yield network
 
     def multiplier(self, records: int) -> float:
-        """Return z, of the noise for so many records."""
+        """Return z, of the noise for that many records."""
         parts = 2 * self.tasks - 1
         share = min(1.0, self.batch / records)
         return noise_multiplier(share, self.steps, self.epsilon / parts, self.delta / parts)

@@ -83,7 +83,7 @@ def used(scheduled: LinearMechanism, x: Features, y: Labels, seed: int) -> Itera
 def accuracies(
     stream: dict[str, Any], configuration: dict[str, Any], x: Features, y: Labels, runs: int
 ) -> tuple[list[float], list[float]]:
-    """Return the accuracies of so many pairs of runs: with no slots set aside, and with every 20th."""
+    """Return the accuracies of that many pairs of runs: with no slots set aside, and with every 20th."""
     both = [publication(stream | more, configuration, begun=True) for more in ({}, SET_ASIDE)]
     shares: tuple[list[float], list[float]] = [], []
     for run in range(runs):

@@ -222,7 +222,7 @@ Curve = dict[int, float]
 
 
 def curves(path: Path) -> dict[tuple[str, str, str, float], tuple[int, Curve]]:
-    """Return by (stream, step, noise, δ) how many runs there are, and the median regret after so many steps."""
+    """Return by (stream, step, noise, δ) how many runs there are, and the median regret after that many steps."""
     runs: dict[tuple[str, str, str, float], list[Curve]] = {}
     for run in results.lines(path):
         stream, _, noise, step, delta = run["cell"]

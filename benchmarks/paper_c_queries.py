@@ -316,7 +316,7 @@ def worst(answers: Answers, y: Counts, cardinality: int, seed: int) -> list[tupl
 
 
 def theory(name: str, cardinality: int, delta: float) -> list[tuple[int, float]]:
-    """Return the proven bound on an epoch's worst error, but for FAILURE: of so many queries, over so many records."""
+    """Return the proven bound on an epoch's worst error, but for FAILURE."""
     mechanism = queries(cardinality, delta)
     bounds = []
     for time in SIZES:

@@ -34,7 +34,7 @@ SAMPLES = (None, 100_000, 10_000)
 
 
 def learner(sample: int | None, solver: Exact | PermutationSGD) -> OutputPerturbation:
-    """Return the learner of a fit of all records, or of so many."""
+    """Return the learner of a fit of all records, or of that many."""
     return OutputPerturbation(
         loss=LOSSES["softmax"],
         regularization=0.01,

@@ -103,7 +103,7 @@ def _key(name: str, scope: str) -> dict[str, Any]:
 
 
 async def _send(station: Client, days: weather.Weather, progress: Callable[[int], None], seconds: float) -> None:
-    """Post the days in order, one batch after the other, evenly over so many seconds."""
+    """Post the days in order, one batch after the other, evenly over `seconds`."""
     began, records = time.monotonic(), len(days.sent)
     for start in range(0, records, _BATCH):
         end = min(start + _BATCH, records)

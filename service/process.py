@@ -1,4 +1,4 @@
-"""How each process of the service treats its memory."""
+"""Memory settings of every process of the service."""
 
 import ctypes
 import gc

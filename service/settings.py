@@ -17,10 +17,10 @@ DaskScheduler = Annotated[str, StringConstraints(pattern=r"^(tcp|tls)://")]
 
 API_METRICS_PORT = 9464
 WORKER_METRICS_PORT = 9465
-"""Where Prometheus asks if `metrics_port` is not set."""
+"""Ports of metrics if `metrics_port` is not set."""
 
 SHORTEST_ADMIN_KEY = 32
-"""In characters. The log warns of a shorter one."""
+"""Characters; the log warns of a shorter key."""
 
 
 class Settings(BaseSettings):

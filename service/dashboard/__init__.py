@@ -1,1 +1,1 @@
-"""Pages that a person looks at. They are the same for everybody: what they show, they ask the HTTP interface for."""
+"""The dashboard: static pages, whose scripts read everything from the HTTP interface."""

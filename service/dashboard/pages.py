@@ -28,10 +28,10 @@ PLOTLY = "plotly/package_data/plotly.min.js"  # the folder of the package, found
 
 UP = {"overview": "./", "sign-in": "../", "explorer": "../", "stream": "../../", "publication": "../../"}
 UP["label"] = "../../../"
-"""From each page's address to the service's root: a proxy may put any path before it."""
+"""The relative path from each page to the service's root, since a proxy may put any path before it."""
 
 HEADERS = {
-    # Styles that a script sets on an element are allowed by it, those in a document's text are not.
+    # The policy allows styles that scripts set on elements, not those in a document's text.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",

@@ -22,7 +22,7 @@ PORT = 5432
 """Part of the socket's name; no port is opened. URLs name it, since PGPORT in the environment would win otherwise."""
 ROLE = DATABASE = "perennial"
 SERVICE = "perennial_service"
-"""As which the API and workers connect. It owns nothing: migrations, by ROLE, grant it what it needs."""
+"""The role of the API and workers. It owns nothing; migrations, run by ROLE, grant its rights."""
 SUPERUSER = "postgres"
 INITDB_SECONDS = 120.0
 PROBE_SECONDS = 20.0

@@ -20,7 +20,7 @@ READY_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Servers:
-    """`database_url` is the owner's, `service_url` that of the role by which the API and workers connect."""
+    """URLs of running servers: `database_url` with the owner's role, `service_url` with the API's and workers' role."""
 
     redis_url: str
     database_url: str

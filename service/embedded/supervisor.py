@@ -35,13 +35,13 @@ EXIT_CONFIGURATION = 78
 DEATHS_TOO_MANY = 5
 DEATHS_WITHIN_SECONDS = 60.0
 LONGEST_PAUSE_SECONDS = 10.0
-"""Before a part is started again that the others can do without."""
+"""Seconds before an optional part is restarted."""
 FIRST_PAUSE_SECONDS = 0.1
 ROOM_BYTES = 2**25
-"""On the disk before a server is started again: PostgreSQL writes files of 16 MiB."""
+"""Free bytes on the disk before a server is restarted: PostgreSQL writes files of 16 MiB."""
 MIGRATION_SECONDS = 600.0
 SECONDS_TO_FINISH = 6.0
-"""For the API and the worker; the servers need the rest of ten seconds."""
+"""Seconds for the API and the worker to stop; the servers need the rest of ten seconds."""
 
 _log = structlog.get_logger(__name__)
 

@@ -61,7 +61,7 @@ class Measured:
     score: float
     without_noise: float
     margin: float
-    """How far off the score may be by sampling alone: two standard deviations."""
+    """Two standard deviations of the score by sampling alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class Advice:
 
 
 def candidates(batch: int) -> Iterator[Candidate]:
-    """Yield the candidates of all offers, with a release after so many records."""
+    """Yield the candidates of all offers, with a release after that many records."""
     for offer in OFFERS:
         for title, settings in offer.candidates.items():
             yield Candidate(
@@ -226,7 +226,7 @@ def _scores(
 
 
 def _judged(predicted: NDArray[np.float64], sample: Sample) -> NDArray[np.float64]:
-    """Return how well each counted record is predicted: 0 or 1, or what it adds to R²."""
+    """Return how well each counted record is predicted: 0 or 1, or its term of R²."""
     counted = sample.y[_first(sample) :]
     if sample.bound is None:
         return np.asarray(predicted == counted, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Data sets to try things out on: bundled samples, and what somebody uploads as CSV or npz.
+"""Data sets of the explorer: bundled samples, and uploads as CSV or npz.
 
 A data set is public or made for evaluation; still no error repeats what is in it.
 """

@@ -1,4 +1,4 @@
-"""A public sample of one's own: a file with numbers in all columns but that of labels."""
+"""Read a user's public sample: a file with numbers in all columns except the label's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good predicted classes are: what the table of a comparison shows (paper E, section 6).
+"""Scores of predicted classes, as in the table of a comparison (paper E, section 6).
 
 With two classes, class 1 is positive. With more, precision, recall, specificity and F1 are means over the classes,
 each of them taken as positive once; a class that is never predicted, or never there, counts 0 where it has no figure.

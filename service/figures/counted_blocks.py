@@ -34,7 +34,7 @@ class CountedBlocks:
 
     layout: ClassCounts
     one: Counted
-    """How one of the blocks was made; all have the same noise."""
+    """The noise and size of a block; all blocks have the same noise."""
     names: Sequence[str]
     number: int
     """The publication's, among those that are evaluated."""

@@ -1,4 +1,4 @@
-"""Whether a publication becomes worse, from the newest releases of an evaluation that counts it. It costs nothing.
+"""Alarms for publications that become worse, from the newest releases of an evaluation. They cost nothing.
 
 `drift.py` has the statements. Blocks before the publication's first model are left out.
 """
@@ -24,7 +24,7 @@ BLOCKS = MEMORY + 1
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedPublication:
-    """How good the newest block of an evaluation shows a publication. None: unknown, or the task has no such figure.
+    """A publication's figures in the newest block of an evaluation. None: unknown, or not of this task.
 
     `drift` and `worse`: see `drift_alarms`.
     """

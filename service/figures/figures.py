@@ -1,4 +1,4 @@
-"""How good the evaluated models are: figures of released counts, each with its intervals. Post-processing, for free.
+"""Figures of evaluated models from released counts, with intervals. Post-processing, which costs nothing.
 
 `ClassFigures` and `ErrorFigures` read the counts of one block, or of several blocks that were added up.
 

@@ -101,7 +101,7 @@ class Counted:
     error: float = 0.05
 
     def share(self, count: float, cells: int) -> Figure:
-        """Return which share of the slots a sum of so many cells is. `count`: the noisy sum."""
+        """Return which share of the slots a sum of that many cells is. `count`: the noisy sum."""
         block = self._around(count, self._law(cells), self.slots)
         population = Interval(_least(self, cells, count), 1.0 - _least(self, cells, self.slots - count))
         return Figure(estimate=count / self.slots, block=block, population=population).within(0.0, 1.0)
@@ -163,7 +163,7 @@ class Counted:
         return total(self.noise, cells * self.blocks)
 
     def _spread(self, cells: int) -> float:
-        """Return the standard deviation of the noise in a sum of so many cells."""
+        """Return the standard deviation of the noise in a sum of that many cells."""
         return self.noise.deviation() * math.sqrt(cells * self.blocks)
 
     def _around(self, count: float, law: SumLaw, whole: int) -> Interval:
@@ -246,7 +246,7 @@ def _least(counted: Counted, cells: int, count: float) -> float:
 
 
 def _as_large(law: SumLaw, slots: int, p: float, count: float) -> float:
-    """Return P(R + Z ≥ count) for a binomial R of so many slots and noise Z of that law."""
+    """Return P(R + Z ≥ count) for a binomial R of that many slots and noise Z of that law."""
     hits, weights = _binomial(slots, p)
     return float(weights @ law.above(count - hits - 0.5))
 

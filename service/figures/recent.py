@@ -1,4 +1,4 @@
-"""How good a publication is by the newest blocks of an evaluation together, for people. It costs nothing.
+"""Figures of a publication over the newest blocks of an evaluation together. They cost nothing.
 
 Many blocks know an accuracy better than one does: noise and chance in which records came shrink with their number. The
 figures are of all records of these blocks, whichever versions were in use. Intervals are of 95 %, each by itself.

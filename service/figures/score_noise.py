@@ -1,4 +1,4 @@
-"""How far the noise of a release may have moved a prediction, from the law that the release states. It costs nothing.
+"""Bounds on how far a release's noise may have moved a prediction, from the stated law. They cost nothing.
 
 The noise-free model is the one that the same fit would have released without noise of its own. For one record, chosen
 without looking at the release, each interval holds the noise-free model's score but for a probability of `error`; and
@@ -49,7 +49,7 @@ _HALVINGS = 50
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreNoise:
-    """For m records: between which scores the noise-free model's lie, and whether its labels may be other ones.
+    """For m records: bounds of the noise-free model's scores, and whether its labels may differ.
 
     low, high: (m, k), in the units of `linear.predict`'s scores. could_flip: (m,), None for a regression.
     """

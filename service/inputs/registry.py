@@ -38,7 +38,7 @@ class FamilySettings(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Family(Generic[S]):
-    """A kind of mechanism or of learner, as data: all that the rest of the service knows of it.
+    """The description of a kind of mechanism or learner; the rest of the service uses nothing else of it.
 
     | field | |
     |---|---|

@@ -1,4 +1,4 @@
-"""Read the JSON of a configuration so that what is stored is what was written, or refuse it.
+"""Read the JSON of a configuration exactly as it was written, or refuse it.
 
 JSON readers differ where an object has a name twice, and most round a number that has more digits than a double keeps.
 A budget must not depend on either.

@@ -1,4 +1,4 @@
-"""Say in plain words which field of a configuration is wrong, what it must be, and what would do.
+"""Explain pydantic's errors: which field of a configuration is wrong, what it must be, and a valid example.
 
 Pydantic finds the mistakes. Its own texts are for programmers, and some repeat what was sent; these never do.
 """
@@ -90,7 +90,7 @@ def _explained(error: Mapping[str, Any], model: type[BaseModel]) -> tuple[Place,
 
 
 def _example(name: str, field: FieldInfo | None) -> str:
-    """Return a value that would do in a field, as an error says it; nothing where there is none."""
+    """Return a valid example for a field, as the end of an error; "" where there is none."""
     registries = () if field is None else _registries(_annotated(field))
     example = next((registry.example for registry in registries), EXAMPLES.get(name))
     return "" if example is None else f", such as {example}"

@@ -95,7 +95,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder of records of so many features, no longer than `norm_bound`."""
+    """An encoder of records of that many features, no longer than `norm_bound`."""
 
     input_features: int
     norm_bound: float
@@ -124,7 +124,7 @@ class Encoder:
         return shape | {"version": VERSION, "norm_bound": self.norm_bound}
 
     def dimension(self, rows: int) -> int:
-        """Return how many weights there are, those of a head of so many rows included."""
+        """Return the number of weights, including a head of that many rows."""
         return sum((layer.inputs + 1) * layer.units for layer in self.layers) + rows * self.features
 
     def initial(self, rows: int) -> Floats:
@@ -185,7 +185,7 @@ class Encoder:
 
 
 def build(description: Mapping[str, Any], features: int, rows: int = 0) -> Encoder:
-    """Return the encoder that is `described`, for records of so many features; rows: of its head.
+    """Return the encoder that is `described`, for records of that many features; rows: of its head.
 
     Raises ValueError, in words for whoever configured it, where the sizes do not fit.
     """

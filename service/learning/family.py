@@ -30,7 +30,7 @@ class HistogramLearner(Protocol):
         """Return whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what it does, for a plan and for releases."""
+        """Return the learner's description as JSON, for plans and releases."""
 
     @property
     def numbers(self) -> int:

@@ -106,7 +106,7 @@ class PlannedLinearLearner(Protocol):
         """Return whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
 
     def describe(self, origin: Floats) -> dict[str, Any]:
-        """Return what it does, for a plan."""
+        """Return the learner's description as JSON, for a plan."""
 
     def perturbation(self, currency: Currency, charge: float, records: int, center: Floats | None = None) -> AddedNoise:
         """Return how a fit of n = `records` slots near `center` (0 if None) spends at most `charge`.

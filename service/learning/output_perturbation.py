@@ -112,7 +112,7 @@ class Solver(Protocol):
     @property
     def name(self) -> str: ...
     def describe(self) -> dict[str, Any]:
-        """Return what it is and its sensitivity as a formula, for a plan."""
+        """Return the solver and its sensitivity as a formula, for a plan."""
 
     def sensitivity(self, setting: Setting, records: int) -> float:
         """Return the L2 sensitivity of `solve` under R⊥, rounded up. Depends on public quantities only."""

@@ -146,7 +146,7 @@ class SmallDatabase:
         return error_bound(self.describe(), scale)
 
     def describe(self) -> dict[str, Any]:
-        """Return what it does, as JSON."""
+        """Return the learner's description as JSON."""
         return {
             "queries": self.queries,
             "accuracy": float(self.accuracy),

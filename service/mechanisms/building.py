@@ -1,4 +1,4 @@
-"""From a configuration to what runs, or the reason why not."""
+"""Build a publication from its configuration, or refuse it with the reason."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _planned(publication: PublicationConfiguration, context: BuildContext) -> Me
 def build_for_units(
     family: MechanismFamily[Any], settings: FamilySettings, context: BuildContext, bound: UnitBound
 ) -> Mechanism:
-    """Return the publication that keeps a unit within what was asked. Raises Refused where it is not known how."""
+    """Return the publication whose promise holds for units. Raises Refused where that is not known to be possible."""
 
     def charging(factor: Fraction) -> Mechanism:
         terms = UnitTerms.rounded(bound, factor)
@@ -124,6 +124,6 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
 
 @lru_cache(maxsize=64)
 def _stored(schema: str, configuration: str, start: int = 0) -> Mechanism:
-    """Build what is stored, both as JSON. A list asks this for each stream, and many streams have the same settings."""
+    """Return the publication of a stored schema and configuration, cached: many streams have equal settings."""
     publication = PublicationConfiguration.model_validate(json.loads(configuration))
     return build(stored_schema(json.loads(schema)), publication, start=start)

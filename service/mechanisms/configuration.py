@@ -146,7 +146,7 @@ class AskedPublication(PublicationSettings[AskedPrivacy]):
     """The settings of a publication in a request, with an epsilon and a delta, or with a rho."""
 
     def configuration(self, budget: Budget) -> PublicationConfiguration:
-        """Return what is to be published on a stream with that budget.
+        """Return the configuration of the requested publication on a stream with that budget.
 
         Raises Refused where the budget can hold no such publication, whatever else is published.
         """

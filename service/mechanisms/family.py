@@ -96,5 +96,5 @@ class MechanismFamily(Family[S]):
 
     @property
     def takes_learner(self) -> bool:
-        """Return whether a publication of it needs a learner."""
+        """Return whether publications of this kind need a learner."""
         return self.takes != ()

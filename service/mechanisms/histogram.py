@@ -73,7 +73,7 @@ class Histogram:
         return Histogram(shares=np.full(cardinality, 1.0 / (cardinality + 1)), time=time)
 
     def grown(self, time: int) -> Histogram:
-        """Return it for `time` ≥ self.time slots, of which the new ones are taken to be spread evenly.
+        """Return the histogram for `time` ≥ self.time slots, with new slots spread evenly over the categories.
 
         After each slot y ← (t-1)/t·y + 1/t·uniform (paper C, Algorithm 4; paper-audit.md 3.1), which telescopes.
         """
@@ -94,7 +94,7 @@ class Histogram:
 
 
 def error_bound(model: Mapping[str, Any], noise: Mapping[str, Any], query: LinearQuery) -> float | None:
-    """Return how far off the answer from a released histogram is at most, but for `FAILURE`; None: nobody knows.
+    """Return a bound on the error of a released histogram's answer, failing with `FAILURE`; None: no bound is known.
 
     model, noise: as the release tells them. It is known of a small database, for the queries that it was chosen for.
     """

@@ -1,4 +1,4 @@
-"""From a stream and a learner's settings to the linear models that are learnt, or the reason why not."""
+"""Build the linear models of a stream and a learner's settings, or refuse them with the reason."""
 
 from __future__ import annotations
 

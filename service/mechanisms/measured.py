@@ -47,7 +47,7 @@ class Offer:
     forgets: bool = False
 
     def settings(self, records: int) -> dict[str, Any]:
-        """Return the mechanism's settings for so many records a release."""
+        """Return the mechanism's settings for that many records a release."""
         return {**self.mechanism, **{name: records * times for name, times in self.sizes.items()}}
 
 

@@ -108,9 +108,9 @@ class Step:
     awaits: bool = False
     """Whether the next step, at the same time, has to wait until every label asked for has come or can't come."""
     finishes: bool = False
-    """Whether the publication ends with it, so that what it reserved on later records is free for others."""
+    """Whether the publication ends with this step, which frees its reserves on later records."""
     halts: str | None = None
-    """Why the publication ends with it: of what is due at its time, the rest can't be made."""
+    """Why the publication halts with this step: the remaining fits due at its time can't be made."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,7 +122,7 @@ class Mechanism(ABC):
     """The most that a record may lose, in the currency `kind`; with units, the most that a slot may be charged."""
     privacy: Privacy
     training: TrainingSlots = ALL_SLOTS
-    """Which slots of a range it may fit: what it reads holds records of these alone."""
+    """The slots of a range that it may fit; it reads the records of these slots only."""
     unit: UnitTerms | None = None
     reads_models: ClassVar[bool] = False
     """Whether a step reads what other publications released, and its records in pieces."""
@@ -165,7 +165,7 @@ class Mechanism(ABC):
         """Return the most records that one fit of the step at `time` reads."""
 
     def reads_blocks(self, records: int) -> bool:  # noqa: ARG002
-        """Return whether a fit of so many slots reads them block by block, so that they are never all in memory."""
+        """Return whether a fit of that many slots reads them block by block, so that they are never all in memory."""
         return False
 
     def with_models(self, models: Models) -> Mechanism:  # noqa: ARG002 - most read none
@@ -245,7 +245,7 @@ class Mechanism(ABC):
         return None if records.units is None else self.model_description() | {"units": records.units}
 
     def guarantee(self) -> dict[str, Any]:
-        """Return what is promised of one record, or of all records of one unit, as JSON."""
+        """Return the promise to one record, or to all records of one unit, as JSON."""
         units = {} if self.unit is None else {"unit": self.unit.to_json()}
         return units | {
             "neighbours": "one record replaced by any other, or by none" if self.unit is None else _NEIGHBOURS,
@@ -268,7 +268,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def model_description(self) -> dict[str, Any]:
-        """Return all it takes to use what is released, as JSON, but where a release says so itself."""
+        """Return the description by which releases are used, as JSON; a release's own description comes first."""
 
 
 def parts_of(chain: Sequence[CarriedState], needed: int) -> list[StatePart]:

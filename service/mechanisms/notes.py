@@ -1,4 +1,4 @@
-"""Sentences that a plan says beside its figures: what was left out, and how noise compares with what records can do.
+"""Notes of a plan: settings that were left out, and the size of noise beside the effect of records.
 
 In one direction of the weights, which is all that a score depends on, noise has the deviation σ = scale (Gaussian) or
 about scale·√D (spherical Laplace, of D dimensions). To replace a record moves what noise is added to by at most the
@@ -40,7 +40,7 @@ DROWNED_BATCHES = 1000.0
 def notes(
     plan: Mapping[str, Any], configuration: PublicationConfiguration, stream: StreamSchema, budget: Budget
 ) -> list[str]:
-    """Return what to know about a plan before a publication is made of it, in sentences. budget: of the stream."""
+    """Return notes on a plan, as sentences. budget: of the stream."""
     classes = stream.task.classes if isinstance(stream.task, Classification) else 1
     of_noise = _of_noise(plan, _hopeless_from(configuration), classes)
     of_ranges = _of_ranges(stream) if configuration.features is None else []

@@ -121,7 +121,7 @@ class OnSchedule(Mechanism):
         return [self._pattern(pattern) for pattern in self.schedule.patterns()]
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
-        """Return a kind of fit as JSON, and where nobody knows yet how it is perturbed, the least noise that it has."""
+        """Return a kind of fit as JSON; where its noise is not known in advance, with the least that it can have."""
         unknown = self.unknown(pattern)
         known = unknown is None
         noise = describe_noise(self._planned(pattern) if known else self._least(pattern))
@@ -152,7 +152,7 @@ class OnSchedule(Mechanism):
         return self.learner.perturbation(self.currency, charge, records, center)
 
     def unknown(self, pattern: Pattern) -> str | None:
-        """Return why nobody knows before any release how such a fit is perturbed; None: it is known."""
+        """Return why the noise of such a fit is not known in advance; None: it is known."""
         return None if self._has_known_center(pattern) else _GROWS
 
     def _has_known_center(self, pattern: Pattern) -> bool:

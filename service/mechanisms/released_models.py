@@ -1,4 +1,4 @@
-"""Which version of a publication an evaluation block uses: a function of released, public things alone.
+"""The version of a publication that an evaluation block uses: a function of released, public facts.
 
 Slots and times are absolute: a release at time t has been made from slots below t. A block uses, of each publication,
 the release with the greatest time that is at most the block's first slot, and of these the greatest version; releases
@@ -32,7 +32,7 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far an evaluated publication has come."""
+    """The progress of an evaluated publication."""
 
     releases: tuple[Made, ...]
     passed: int
@@ -58,7 +58,7 @@ class Predictions:
 
 
 class Models(Protocol):
-    """The released models of the evaluated publications, as whoever runs the evaluation reads them."""
+    """A reader of the released models of evaluated publications."""
 
     def progress(self, name: str, first_slot: int) -> Progress:
         """Return how far a publication has come, by what is confirmed and visible alone.

@@ -94,7 +94,7 @@ _TWENTIETHS = tuple(Fraction(twentieths, 20) for twentieths in range(4, 31))
 
 @lru_cache(maxsize=64)
 def weights(features: int, classes: int, *, intercept: bool) -> StatisticsWeights:
-    """Return the weights for so many features and classes, 0 for a regression; see the module."""
+    """Return the weights for that many features and classes, 0 for a regression; see the module."""
     codes = max(classes, 2)  # labels of a regression lie between two opposite codes
     contrasts = codes - 1
 
@@ -127,7 +127,7 @@ class Statistics(Linear):
     """α; None: by its rule"""
 
     def describe(self, origin: Floats) -> dict[str, Any]:  # noqa: ARG002
-        """Return what is added up, and how far a record moves it."""
+        """Return the statistics and their sensitivity as JSON, for a plan."""
         return {
             "weights": self.weights.to_json(),
             "sensitivity": "of the weighted statistics of the one block that a record is in, and rounding",
@@ -155,7 +155,7 @@ class Statistics(Linear):
 
     @property
     def workspace(self) -> Workspace:
-        """Return what a step takes to hold matrices and what is remembered, to draw noise and to solve."""
+        """Return the memory and work of a step: matrices, remembered state, noise and solutions."""
         rows, columns = self.shape
         return Workspace(
             numbers=MATRICES * columns * (rows + columns) + COPIES * self.most_remembered,
@@ -212,7 +212,7 @@ class Statistics(Linear):
         return np.concatenate((squares[self._triangle], labels.ravel())) * self._scales
 
     def strength(self, noise: float, slots: int) -> float:
-        """Return α for statistics of so many slots whose second moments have noise of that standard deviation."""
+        """Return α for statistics of that many slots whose second moments have noise of that standard deviation."""
         if self.ridge is not None:
             return self.ridge
         _, curvature = self.expansion
@@ -233,7 +233,7 @@ class Statistics(Linear):
         return second, labels.reshape(rows, columns)
 
     def solve(self, total: Floats, slots: int, ridge: float, origin: Floats, rank: int | None = None) -> Floats:
-        """Return the model of noisy statistics that add up to `total` over so many slots, float64 of `shape`."""
+        """Return the model of noisy statistics that add up to `total` over that many slots, float64 of `shape`."""
         if origin.shape != self.shape:
             raise ValueError("the origin has another shape than the model")
         second, labels = self.sums(total, slots)

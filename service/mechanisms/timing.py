@@ -1,4 +1,4 @@
-"""How long a publication's fits may take and how much memory, from public quantities alone.
+"""Estimates of the time and memory of a publication's fits, from public quantities alone.
 
 The estimate is coarse and high on purpose. A fit that is ready only after its tick appears at a later one, which tells
 something of its records; so a plan warns when all the fits that may queue on a worker take more than half of T.
@@ -72,7 +72,7 @@ def fit_size(plan: Mapping[str, Any], workspace: Workspace = Workspace()) -> Fit
 
 
 def fit_cost(size: FitSize, records: int, *, in_blocks: bool = False) -> Cost:
-    """Return what a fit of so many records may take; `in_blocks`: they are never all in memory.
+    """Return what a fit of that many records may take; `in_blocks`: they are never all in memory.
 
     A fit of a sample reads all records once, and solves for those that it drew.
     """
@@ -92,7 +92,7 @@ def fit_cost(size: FitSize, records: int, *, in_blocks: bool = False) -> Cost:
 
 
 def bytes_at_once(records: int, columns: int) -> int:
-    """Return what a fit may need that reads so many records of so many features at once."""
+    """Return the bytes of a fit that reads that many records and features at once."""
     return records * (BYTES_OF_A_RECORD + BYTES_OF_A_FEATURE * columns)
 
 

@@ -1,4 +1,4 @@
-"""How far one record can move what is computed before noise is added. Rounded up, never down."""
+"""Sensitivities: how far one record can move a value before noise is added. Always rounded up."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """A kind of fit that recurs, for people: what it is, when, and how many records it reads for which share at first.
+    """A recurring kind of fit, in words: what, when, how many records at first, and for which share.
 
     `near_origin`: it is always fitted near the origin, never near an earlier model.
     """

@@ -1,4 +1,4 @@
-"""How `continual` divides the budget of a record among its bases and updates: three rules and what they cost.
+"""The division of a record's budget among bases and updates of `continual`: three rules and their cost.
 
 Words of `continual`: epoch k = 1, 2, … is (2^(k-1)·B, 2^k·B]; its base is the one over 2^(k-1)·B records. Its updates
 come every b_0 records, i·b_0 after that base and before the next one. Those with i = 2^0 … 2^J, 2^J·b_0 < 2^(k-1)·B,

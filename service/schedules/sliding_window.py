@@ -175,7 +175,7 @@ class SlidingWindow:
 
 @lru_cache(maxsize=1024)
 def _share(schedule: SlidingWindow, size: int, depth: int, early: bool) -> Fraction:
-    """Return the share of a bucket of so many blocks; early: it holds some of the first window."""
+    """Return the share of a bucket of that many blocks; early: it holds some of the first window."""
     return schedule.unit * _cost(schedule.currency, schedule.shares, size, depth) * schedule.share_kept(early)
 
 
@@ -244,7 +244,7 @@ def _buckets(blocks: int, position: int) -> list[tuple[int, int, int]]:
 
 
 def _cost(currency: Currency, shares: Rule, size: int, depth: int) -> Fraction:
-    """Return what a bucket of so many blocks costs, in units of e_0."""
+    """Return what a bucket of that many blocks costs, in units of e_0."""
     return Fraction(1) if shares == "paper" and depth == 0 else Fraction(1, size ** currency.power())
 
 

@@ -62,7 +62,7 @@ class Evaluation(Shape):
 
 
 class Units(Shape):
-    """How many records of a unit (a person, a device) count, and how far apart. Public, and fixed with the stream."""
+    """The bound on a unit's records: how many count, and how far apart. Public, and fixed with the stream."""
 
     max_records: Annotated[int, Field(strict=True, ge=1, le=MAX_RECORDS, description="m")]
     min_separation: Annotated[
@@ -126,7 +126,7 @@ class StreamSchema(Shape):
 
     @property
     def evaluation_slots(self) -> EvaluationSlots | None:
-        """Return the slots that are set aside; None: there are none, or units are."""
+        """Return the slots that are set aside; None: none are, or units are set aside instead."""
         if self.evaluation is None or self.unit is not None:
             return None
         return EvaluationSlots(period=self.evaluation.every)
@@ -158,7 +158,7 @@ class StreamSchema(Shape):
         return self.model_dump(mode="json", include=set(StreamSchema.model_fields))
 
     def mapping(self) -> FeatureMap:
-        """Return the feature map; of no steps if there is none."""
+        """Return the feature map, without steps if the schema has none."""
         described = None if self.feature_map is None else self.feature_map.model_dump(mode="json")
         return feature_maps.build(described, self.features or 0)
 

@@ -1,4 +1,4 @@
-"""Whose a record is, and whether its slot counts: pseudonyms of units, and the bound on their records.
+"""Pseudonyms of units, and the bound on their records: which slots count.
 
 Statement. A stream with units bounds them (`UnitBound`): at most m slots of a unit count, each at least s slots after
 the one before. Slot i counts if and only if fewer than m earlier slots of its unit count, and the last of these is
@@ -40,7 +40,7 @@ PSEUDONYM_BYTES = 16
 MAX_ID_BYTES = 256
 _MAX_ID_BITS = 4 * MAX_ID_BYTES  # a whole number of more has more digits than an id may have
 NEVER = -1
-"""`last` of a unit of which no slot counts"""
+"""`last` of a unit without counting slots"""
 
 
 class InvalidUnit(ValueError):
@@ -48,7 +48,7 @@ class InvalidUnit(ValueError):
 
 
 def canonical(identifier: object) -> bytes:
-    """Return the one spelling of a unit's id, 1 to `MAX_ID_BYTES` bytes of UTF-8. InvalidUnit if it is none.
+    """Return the canonical spelling of a unit's id, 1 to `MAX_ID_BYTES` bytes of UTF-8. InvalidUnit if it is invalid.
 
     identifier: a text, or a whole number (numpy's too), which is the same unit as its decimal digits.
     """
@@ -105,7 +105,7 @@ def counting(bound: UnitBound, state: UnitState, slot: int) -> UnitState:
 
 
 def erased(bound: UnitBound, state: UnitState) -> UnitState:
-    """Return the state of a unit of which no more slots count."""
+    """Return the state of an erased unit: no later slot counts."""
     return state._replace(counted=bound.max_records)
 
 

@@ -99,7 +99,7 @@ def append(
 
 
 def _with_units(read: Iterable[Block], schema: Schema) -> Iterator[Block]:
-    """Yield what is read. Raises InvalidData where the stream has units, and the records do not say theirs."""
+    """Yield the blocks. Raises InvalidData where the stream has units, and the records name none."""
     for block in read:
         if schema.has_units and block.unit is None:
             raise InvalidData("The stream has units: say whose each record is, by unit=… or `perennial load --unit`.")

@@ -38,7 +38,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """Features of records of so many numbers, no longer than `norm_bound`."""
+    """A function from rows of norm at most `norm_bound` to features."""
 
     scale: float
     """The factor of a record, of norm at most `norm_bound`, before the first layer."""

@@ -48,7 +48,7 @@ class UnknownServer(PerennialError):
 
 
 class Unsupported(PerennialError):
-    """This release, or this target format, can't do what was asked of it."""
+    """The release, or the target format, does not support the call."""
 
 
 class NotYet(PerennialError):
@@ -110,7 +110,7 @@ class BudgetExceeded(Problem):
 
 
 class Busy(Problem):
-    """The server was too busy, or a part of it away, for as long as the client was patient."""
+    """The server was busy, or a part of it unavailable, for the whole of the client's patience."""
 
 
 _CLASSES: dict[str, type[Problem]] = {

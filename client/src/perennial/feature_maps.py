@@ -74,7 +74,7 @@ class FeatureMap:
 
 
 def build(description: Mapping[str, Any] | None, features: int) -> FeatureMap:
-    """Return the map that a release describes, for records of so many features."""
+    """Return the map that a release describes, for records of that many features."""
     steps: list[Step] = []
     for described in _descriptions(description):
         if described.get("kind") not in _STEPS or described.get("version") != 1:

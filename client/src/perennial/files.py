@@ -179,7 +179,7 @@ def _mapped(file: LocalFile | StoredObject) -> Iterator[Any]:
 
 @contextmanager
 def _as_tables(file: LocalFile | StoredObject) -> Iterator[None]:
-    """Say what is wrong without what pyarrow says, which may repeat values."""
+    """Replace pyarrow's errors, which may repeat values, by errors that do not."""
     with needs("arrow"):
         import pyarrow as pa
     try:
@@ -203,7 +203,7 @@ def _unreadable(file: LocalFile | StoredObject, error: str) -> InvalidData:
 
 
 def _reason(beginning: bytes, error: str) -> str:
-    """Return what is wrong with a CSV. beginning: of the file. error: pyarrow's, of which only numbers are repeated."""
+    """Return what is wrong with a CSV. beginning: first bytes; error: pyarrow's; only its numbers are used."""
     if b"\0" in beginning or "UTF8" in error or "utf-8" in error:
         return "it is not UTF-8: save it as UTF-8"
     if ragged := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", error):

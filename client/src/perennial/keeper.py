@@ -21,7 +21,7 @@ def keep(command: Sequence[str]) -> int:
 
 
 def _stop_at_the_end(child: subprocess.Popen[bytes]) -> None:
-    while os.read(0, 2**16):  # not sys.stdin: a lock of it would be held when the interpreter ends
+    while os.read(0, 2**16):  # not sys.stdin, whose lock would block the end of the interpreter
         pass
     child.terminate()
     try:

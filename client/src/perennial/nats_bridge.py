@@ -1,4 +1,4 @@
-"""From a JetStream consumer of NATS to a stream: every record once, whatever is killed, and when.
+"""Send the messages of a JetStream consumer of NATS to a stream, exactly once, whichever process dies when.
 
 The bridge fetches messages, notes in a key-value bucket of NATS which ones it is about to send, sends them as one
 batch, notes that they are stored, and acknowledges them. So after any interruption it knows which messages were on

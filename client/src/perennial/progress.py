@@ -16,7 +16,7 @@ def reporting(
     progress: bool | Callable[[int], object],
     data: Any,
 ) -> Iterator[Callable[[int], object] | None]:
-    """Yield a function that gets how many more records were accepted; None: nobody wants to know.
+    """Yield a function to call with the number of newly accepted records; None if no progress is shown.
 
     progress: True for a bar, which needs tqdm; or such a function.
     """

@@ -89,7 +89,7 @@ class GradientDescent:
     name: ClassVar[str] = "gradient_descent"
 
     def describe(self) -> dict[str, Any]:
-        """Return what it is and its sensitivity as a formula, for a plan."""
+        """Return the solver and its sensitivity as a formula, for a plan."""
         return {
             "solver": self.name,
             "steps": self.steps,
@@ -137,7 +137,7 @@ class PermutationSGD:
     name: ClassVar[str] = "psgd"
 
     def describe(self) -> dict[str, Any]:
-        """Return what it is and its sensitivity as a formula, for a plan."""
+        """Return the solver and its sensitivity as a formula, for a plan."""
         return {
             "solver": self.name,
             "passes": self.passes,

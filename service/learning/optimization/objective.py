@@ -28,7 +28,7 @@ _ROUGH_ROWS = 512
 
 
 def chunk_rows(features: int, dtype: type[np.floating]) -> int:
-    """Return how many rows of so many features are worked on at a time, in whole pieces. Public."""
+    """Return how many rows of that many features are worked on at a time, in whole pieces. Public."""
     return PIECE * min(MAX_PIECES, max(1, _CHUNK_BYTES // (PIECE * features * np.dtype(dtype).itemsize)))
 
 

@@ -218,7 +218,7 @@ class Exact:
     name: ClassVar[str] = "exact"
 
     def describe(self) -> dict[str, Any]:
-        """Return what it is and its sensitivity as a formula, for a plan."""
+        """Return the solver and its sensitivity as a formula, for a plan."""
         return {
             "solver": self.name,
             "solver_slack": SLACK,

@@ -123,7 +123,7 @@ def answered(question: Question, read: Callable[[int, int], Records], blocks: It
 
 
 def cut(slots: int, features: int) -> list[tuple[int, int]]:
-    """Return the blocks of a range of so many slots. Public: nothing but its arguments decides."""
+    """Return the blocks of a range of that many slots. Public: nothing but its arguments decides."""
     size = LEAST_BLOCK
     while 2 * size * max(1, features) <= BLOCK_VALUES:
         size *= 2

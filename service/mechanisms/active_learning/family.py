@@ -77,9 +77,7 @@ def _asking(settings: ActiveLearningMechanism, stream: StreamSchema, learner: Ac
     """Return how batches are closed and who is asked for labels, as settings of `ActiveLearning`. Raises Refused."""
     asks = isinstance(stream.task, Unlabelled)
     if not asks and (settings.label_seconds is not None or settings.lease_seconds is not None):
-        raise Refused(
-            "mechanism.label_seconds", "the labels of this stream come with its records: nobody waits for any"
-        )
+        raise Refused("mechanism.label_seconds", "the labels of this stream come with its records: leave it out")
     by_window = settings.batching == "fixed_window"
     return {
         "size": settings.size,
@@ -162,7 +160,7 @@ def _slab(settings: ActiveLearningMechanism, epsilon: float, norm_bound: float) 
 
 
 def _falling(setting: float | FallingSetting, least: float | None = None) -> Falling:
-    """Return a public number that falls, or doesn't; `least`: where it stops if nobody says."""
+    """Return a public number that falls, or stays constant; `least`: the default of its lower bound."""
     if isinstance(setting, FallingSetting):
         return Falling(initial=setting.initial, decay=setting.decay, least=setting.least or least or 0.0)
     return Falling(initial=setting)

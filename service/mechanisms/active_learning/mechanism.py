@@ -94,9 +94,9 @@ class ActiveLearning(LinearMechanism):
     asks: bool
     """Whether labels come from people, so that a step needs those that earlier ones asked for."""
     label_seconds: int
-    """For how long each is asked for."""
+    """Seconds for which a label is requested."""
     lease_seconds: int
-    """After how long another person may be asked."""
+    """Seconds after which another person may be asked."""
 
     @staticmethod
     def most_slots(learner: ActiveGradient, size: int, *, by_window: bool) -> int:
@@ -275,7 +275,7 @@ class ActiveLearning(LinearMechanism):
         return AtArrival(self._perturbation(1))
 
     def obligations(self) -> Obligations:
-        """Return what is owed to records that arrive, and to people who label them."""
+        """Return the obligations: charges at arrival, and requests for labels."""
         labelling = Labelling(seconds=self.label_seconds, lease_seconds=self.lease_seconds) if self.asks else None
         return replace(super().obligations(), labelling=labelling, ticks=False)
 

@@ -1,4 +1,4 @@
-"""How good published models are, counted on slots that none of them reads, with noise.
+"""Evaluate published models by noisy counts on slots that none of them reads.
 
 Statement. Private: every record of the stream. Neighbours: R⊥. Released, after every `block` evaluation slots: the
 counts of those slots (`tables`), of all evaluated publications together, with noise (`noise.counts`). Over the whole

@@ -52,7 +52,7 @@ class SumLaw:
 
 
 def total(noise: CountNoise, draws: int, variance: float = 0.0) -> SumLaw:
-    """Return the law of the sum of so many draws of the noise, and of a normal number of that variance."""
+    """Return the law of the sum of that many draws of the noise, and of a normal number of that variance."""
     return _of_noise(noise, draws) if variance == 0.0 else _convolved(noise, draws, variance)
 
 

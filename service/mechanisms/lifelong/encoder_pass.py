@@ -112,7 +112,7 @@ class EncoderPass:
         return self.learning_rate or min(FASTEST, NOISE / noise)
 
     def describe(self) -> dict[str, Any]:
-        """Return what is learnt and how, for a plan."""
+        """Return the settings of the pass as JSON, for a plan."""
         return {
             "features": self.encoder.features,
             "dimension": self.dimension,

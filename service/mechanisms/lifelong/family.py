@@ -42,7 +42,7 @@ def build(settings: LifelongMechanism, context: BuildContext) -> Lifelong:
 
 
 def tasks(settings: LifelongMechanism) -> Tasks:
-    """Return when which batch of which task is complete."""
+    """Return the schedule of tasks and batches."""
     before = 0 if settings.encoder is None else settings.encoder.records
     return Tasks(_listed(settings.task_size), settings.batch, before)
 

@@ -208,7 +208,7 @@ class Lifelong(LinearMechanism):
         return _in_place(self.own_map, records, fit) if self.own_map.steps else records.x
 
     def noise_of_batches(self) -> NoisyStatistics:
-        """Return the noise of every batch: that for the largest, since those of one run must be alike."""
+        """Return the noise of every batch: that of the largest batch, since all of a run share one law."""
         return self.learner.perturbation(
             self.currency, self._charge(self.schedule.lifetime().share), self.schedule.largest
         )
@@ -248,7 +248,7 @@ def _one_after_another(parts: Sequence[Records]) -> Records:
 
 
 def _in_place(make: Callable[[NDArray[Any]], NDArray[Any]], records: Records, fit: Fit) -> NDArray[Any]:
-    """Return what is made of each record, (m, features), made of all slots of the fit at once; see the module."""
+    """Return the features of each record, (m, features), computed for all slots of the fit at once; see the module."""
     slots = records.in_slots(fit.start, fit.end) - fit.start
     x = np.zeros((fit.end - fit.start, records.x.shape[1]), dtype=records.x.dtype)
     x[slots] = records.x

@@ -66,7 +66,7 @@ all batches counts, that sum, then the memory of `correlated`. As secret as the 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a batch is, all counted from 0: its number, its task, which of the task's batches, and its records."""
+    """The place of a batch, counted from 0: its number, its task, its number in the task, and its records."""
 
     number: int
     task: int
@@ -106,7 +106,7 @@ class TaskStatistics(Statistics):
             raise ValueError("heads of tasks need a memory, an intercept and joint training")
 
     def describe(self, origin: Floats) -> dict[str, Any]:
-        """Return what is added up and how a model comes of it."""
+        """Return the statistics and the training as JSON, for a plan."""
         learned = {"training": self.training, "heads": self.heads, "hidden": self.codes}
         return super().describe(origin) | learned
 
@@ -185,7 +185,7 @@ class TaskStatistics(Statistics):
         return (*self._memory(older, latest, place), *model), released
 
     def pull(self, perturbation: NoisyStatistics, slots: int, batches: int) -> float:
-        """Return α for the sum of so many batches, with so many slots together."""
+        """Return α for the sum of that many batches, with that many slots together."""
         noise = deviation(perturbation.noise) * spread(perturbation.factor, batches) / perturbation.weights.second
         return self.strength(noise, slots)
 
@@ -208,7 +208,7 @@ class TaskStatistics(Statistics):
         return np.vstack((*models, scores))
 
     def _memory(self, older: Sequence[Floats], latest: Floats, place: Place) -> Sequence[Floats]:
-        """Return what is kept of tasks, the latest last."""
+        """Return the remembered sums of tasks, the latest last."""
         if not place.last or not older:
             return (*older, latest)
         if self.memory is None:
@@ -221,7 +221,7 @@ class TaskStatistics(Statistics):
     def _descend(
         self, model: State, older: Sequence[Floats], latest: Floats, epochs: int, perturbation: NoisyStatistics
     ) -> State:
-        """Return (θ, W) after so many steps along the losses of the latest task, not against those of older ones."""
+        """Return (θ, W) after that many steps along the losses of the latest task, not against those of older ones."""
         means = self._means(latest, perturbation)
         remembered = self._means(sum(older[1:], start=older[0]), perturbation) if older else None
         if model:
@@ -274,7 +274,7 @@ class TaskStatistics(Statistics):
 def projected(
     gradient: tuple[Floats, Floats], reference: tuple[Floats, Floats], rates: tuple[float, float]
 ) -> tuple[Floats, Floats]:
-    """Return the gradient without what of it goes against the reference, if anything does (A-GEM, equation 11).
+    """Return the gradient without its part against the reference gradient (A-GEM, equation 11).
 
     Inner products are those of the parameters divided by the roots of their rates, in which a step is as long for all.
     (The paper's line 11 always projects, and divides by zero where the reference is zero: paper-audit.md 4.)

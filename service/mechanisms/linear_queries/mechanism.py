@@ -252,7 +252,7 @@ class LinearQueries(Mechanism):
 
     @staticmethod
     def _error(noise: float) -> float:
-        """Return an error with that of rounding a query's weights to the lattice."""
+        """Return an error plus the error of rounding a query's weights to the lattice."""
         return min(1.0, noise + 1.0 / STEPS)
 
     def _charged(self, now: Opened, start: int) -> Step:
@@ -270,7 +270,7 @@ class LinearQueries(Mechanism):
         return following if spent + opening + answer <= self.capacity else None
 
     def _opening(self, time: int, *, number: int, paid: int) -> Opened:
-        """Return an instance over so many slots, with a threshold of its own."""
+        """Return an instance over that many slots, with a threshold of its own."""
         instance = Instance(opened=time, scale=self._scale(time))
         return Opened(number=number, instance=instance, noise=instance.threshold_noise(), paid=paid)
 
@@ -309,7 +309,7 @@ class LinearQueries(Mechanism):
         return 9 * math.log((3 * queries + 1) / self.failure_probability) / self._first_e
 
     def records_needed(self, queries: int) -> int:
-        """Return how many records the first instance should have, for the accuracy to hold for so many queries."""
+        """Return how many records the first instance should have, for the accuracy to hold for that many queries."""
         return math.ceil(self._noise(queries) / (float(SHARPNESS) * self.alpha))
 
     def check_units(self) -> None:
@@ -329,7 +329,7 @@ class LinearQueries(Mechanism):
         return OnOpening(OpenedInstance(instance=self._first_instance()))
 
     def obligations(self) -> Obligations:
-        """Return what is owed to records that arrive, and which categories queries are about."""
+        """Return the obligations: charges of open instances, and the number of categories."""
         return replace(super().obligations(), cells=self.cardinality, ticks=False)
 
     def _first_instance(self) -> Instance:

@@ -1,4 +1,4 @@
-"""How long steps are, by whether each gradient agrees with the step before: `averaging` `tracking`.
+"""Step lengths by the agreement of each gradient with the step before: `averaging` `tracking`.
 
 A filter follows a moving target best where its innovations are white: successive ones are then uncorrelated (Kailath
 1968). Here ĝ_t is the innovation. Where it points along the step before, that step was too short: the stream moves, or

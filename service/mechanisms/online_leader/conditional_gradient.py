@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pursuit:
-    """One leader's; `constraint` is any set but a ball, `convexity` μ."""
+    """The pursuit of a leader; `constraint` is any set but a ball, `convexity` μ."""
 
     constraint: ConstraintSet
     origin: Floats
@@ -94,7 +94,7 @@ class Pursuit:
 
 
 def _shifted(shares: Floats, costs: Floats, mass: float) -> Floats:
-    """Return shares of the same sum, that much of it moved from where it costs most to where it costs least."""
+    """Return shares with `mass` moved from where it costs most to where it costs least; their sum stays."""
     order = np.argsort(-costs)
     falling = shares[order]
     taken = np.clip(mass - (np.cumsum(falling) - falling), 0.0, falling)

@@ -70,7 +70,7 @@ class Preparation(MapOfFirstRecords):
         return noisy.astype(np.float64)
 
     def map_step(self, noisy: Floats, slots: int) -> dict[str, Any]:
-        """Return the scales that follow from noisy counts of so many slots, or units."""
+        """Return the scales that follow from noisy counts of that many slots, or units."""
         scaling = self._scaling(noisy, slots)
         return {
             "kind": "clipped_scale",

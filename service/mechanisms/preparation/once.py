@@ -50,7 +50,7 @@ class MapOfFirstRecords(Mechanism):
 
     @abstractmethod
     def map_step(self, noisy: Floats, slots: int) -> dict[str, Any]:
-        """Return the step that follows the map before, as JSON, from nothing but what is released.
+        """Return the step to append to the earlier map, as JSON, computed from released values alone.
 
         slots: the number of slots, or of units, that were read.
         """
@@ -91,7 +91,7 @@ class MapOfFirstRecords(Mechanism):
         next_version: int,
         read: Callable[[int, int], Records],
     ) -> Step:
-        """Read the first N slots and release what was measured of them; see `Mechanism.step`."""
+        """Read the first N slots and release their map; see `Mechanism.step`."""
         pieces, units = self._pieces(read)
         noisy = self.measured(pieces)
         release = Release(

@@ -1,4 +1,4 @@
-"""From noisy counts to a scale for each feature. All of it is computed from what is released, so it costs nothing.
+"""Scales of features from noisy counts: post-processing of released counts, which costs nothing.
 
 Noisy counts of a feature are projected to the nearest counts that are not negative and add up to n, the public number
 of slots. Noise in the many empty cells then nearly vanishes. Within a cell values are taken to be spread evenly. With

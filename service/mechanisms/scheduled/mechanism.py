@@ -145,7 +145,7 @@ class Scheduled(Fitting, LinearMechanism):
         return Workspace(numbers=COPIES * self.learner.dimension)
 
     def reads_blocks(self, records: int) -> bool:
-        """Return whether a fit of so many slots is made of blocks. Public: by what it would need at once."""
+        """Return whether a fit of that many slots reads blocks, by its public need of memory."""
         learner = self.learner
         able = isinstance(learner, OutputPerturbation) and learner.takes_blocks and learner.dimension <= MAX_WEIGHTS
         return able and self.unit is None and bytes_at_once(records, self.learner.shape[1]) > LARGE_BYTES

@@ -22,7 +22,7 @@ _LEAST_EPSILON = Decimal("1e-9")
 
 
 class Accounting(StrEnum):
-    """How the publications of a stream add up."""
+    """The composition of a stream's publications: of (ε, δ), or of ρ."""
 
     BASIC = "basic"
     ZCDP = "zcdp"
@@ -68,7 +68,7 @@ class Budget:
         return shown | {"rho": round_up(loss.rho)} if self.in_rho else shown
 
     def shown_down(self, loss: PrivacyLoss) -> dict[str, float]:
-        """Return what is left as numbers to read, rounded down; of a ρ also an (ε, δ) that fits."""
+        """Return the remaining budget as numbers to read, rounded down; for a ρ also an (ε, δ) that fits."""
         if not self.in_rho:
             return loss.shown_down()
         rho = round_down(loss.rho)

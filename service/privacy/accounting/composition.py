@@ -1,4 +1,4 @@
-"""How the publications of one stream add up on each record.
+"""Composition of the publications of one stream, record by record.
 
 A stream's budget is held in (ε, δ), as below, or in ρ: then `zcdp_budget` says how publications add up.
 
@@ -179,7 +179,7 @@ class ZcdpComponent(Component):
         return self._alone(amount, self.promise)
 
     def held_alone(self, amount: Fraction) -> PrivacyLoss:
-        """Return as (ε, δ) what it reserves: its promise, and once it has ended what that leaves.
+        """Return what the publication reserves by itself, as (ε, δ): its promise, or after its end the rest of it.
 
         After its end, a pure publication reserves its charges. A Gaussian publication with any charge still reserves
         its promise: a reader of releases can choose the stop, and then the ε of its charges does not hold at its δ.

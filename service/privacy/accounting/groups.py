@@ -68,7 +68,7 @@ Costs = dict[int, Fraction]
 
 @dataclass(frozen=True, kw_only=True)
 class UnitBound:
-    """How many slots of one unit count, and how far apart they are. Public, and fixed with the stream."""
+    """The bound on one unit's counting slots: their number, and their least distance. Public, fixed with the stream."""
 
     max_records: int
     """m, at most `MAX_RECORDS`"""
@@ -84,7 +84,7 @@ class UnitBound:
 
 @dataclass(frozen=True, kw_only=True)
 class Batching:
-    """How the slots of one unit come into fits or batches."""
+    """The distribution of one unit's slots over fits or batches."""
 
     bound: UnitBound
     batch: int

@@ -32,7 +32,7 @@ class WithEachRelease:
 
 @dataclass(frozen=True)
 class AtArrival:
-    """Each record is charged once, when it arrives, for all that is ever released of it."""
+    """Each record is charged once, at arrival, for all later releases."""
 
     event: PrivacyEvent
 
@@ -114,7 +114,7 @@ class Obligations:
     labelling: Labelling | None = None
     """None: people are not asked for labels."""
     cells: int | None = None
-    """How many categories are compared with records where queries are; None: they are not."""
+    """The number of categories, where queries are compared with records; None: there are no queries."""
     ticks: bool = True
     """Whether its steps are due at public times, so that its releases appear at public ticks."""
     slots: Slots = Slots.TRAINING

@@ -78,7 +78,7 @@ class Publication:
         return PrivacyLoss.of(self.epsilon, self.delta)
 
     def charged(self, slots: Iterable[int]) -> Fraction:
-        """Return Σ_S of what it charged."""
+        """Return the sum of the publication's charges on the slots S."""
         profile = ChargesByRecord.of(self.charges)
         return sum((profile.at(slot) for slot in slots), start=_ZERO)
 

@@ -36,7 +36,7 @@ LARGEST_SCALE = 2.0**45
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """How one record can change the counts: at most `counts` of them, each by at most `largest`. Public."""
+    """The public bound on one record's change of the counts: at most `counts` of them, by at most `largest` each."""
 
     counts: int
     largest: int

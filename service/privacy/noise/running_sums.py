@@ -1,4 +1,4 @@
-"""Which noise the running sums of a stream without end have, step by step: of a factor, or of a window's nodes.
+"""The noise of running sums over an endless stream, step by step: of a factor, or of a window's nodes.
 
 Statement. As in `correlated` and in `window_tree`: private are vectors of which a record moves one, released are
 estimates of them whose running sums are near the truth, and the record pays once. A run of steps has noise of its own;
@@ -24,7 +24,7 @@ Factor = correlated.Factor | WindowTree
 
 
 class Runs(Protocol):
-    """Which factor each step of a stream without end belongs to; public."""
+    """The public division of an endless stream into runs, each with its factor."""
 
     def at(self, step: int) -> tuple[Factor, int]:
         """Return the factor of the run that this step is in, and the step's number there."""

@@ -1,4 +1,4 @@
-"""Which records are asked for their labels: a coin for each slot, weighted by its distance from a public hyperplane.
+"""The selection of records to label: a coin for each slot, weighted by its distance from a public hyperplane.
 
 Statement. Private: the slot's record, through its distance d in [0, M] from a hyperplane that was released before.
 Neighbours: R⊥, an empty slot has the distance 0. Released: at most the coin, whatever else follows from it. With ε > 0

@@ -1,4 +1,4 @@
-"""The sparse vector technique over a growing number of slots: which query is hard, told for the price of one.
+"""The sparse vector technique over a growing number of slots: finding a hard query costs one query's price.
 
 Statement. Private: every record; a query is a count S, a whole number that one slot moves by at most STEPS (a sum of
 weights that are multiples of 1/STEPS in [0, 1]). Neighbours: R⊥. An instance opens over n slots with a secret

@@ -73,7 +73,7 @@ _LEAST_GRID = -1000
 
 @dataclass(frozen=True, kw_only=True)
 class WindowTree:
-    """Which vectors are declassified when, and which nodes hold the others; public.
+    """The public plan of a window: which vectors are declassified when, and which tree nodes hold the others.
 
     >>> tree = WindowTree(window=4, expiry="block")
     >>> [tree.declassified(step) for step in range(1, 9)]

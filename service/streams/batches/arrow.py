@@ -52,7 +52,7 @@ _NOT_ARROW = "the body is not an Arrow IPC stream"
 
 @dataclass(frozen=True)
 class _Column:
-    """How record batches encode one column: its type, its offsets or width, and the column in a list."""
+    """The encoding of one column in record batches: the type of its numbers, and its offsets or width."""
 
     name: str
     numbers: np.dtype[Any]
@@ -159,7 +159,7 @@ def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Itera
         message = (_message if is_cached else _message.__wrapped__)(metadata)
         position = start + message.size
         if position > len(body) or message.kind != (_RECORD_BATCH if layout else _SCHEMA):
-            raise ValueError("not the message that is due, or not all of it")
+            raise ValueError("an unexpected or incomplete message")
         if layout:
             batch = _RecordBatch(message, memoryview(body)[start:position], layout)
             yield {column.name: batch.next(column, features) for column in layout.columns}
@@ -264,7 +264,7 @@ class _RecordBatch:
         self._arrays, self._buffers = iter(message.arrays), iter(message.buffers)
 
     def next(self, column: _Column, features: int) -> _Part:
-        """Return the next column, of so many numbers a row if it has lists."""
+        """Return the next column, with `features` numbers a row if it has lists."""
         length, missing = self._next_nulls()
         if length != self._length:
             raise ValueError("a column is not as long as the record batch")
@@ -298,7 +298,7 @@ class _RecordBatch:
         return np.array([_text(joined[low:high]) for low, high in pairwise(ends.tolist())], dtype=np.object_)
 
     def _next_nulls(self) -> tuple[int, Mask | None]:
-        """Return how long the next array is, and which of it are null."""
+        """Return the length of the next array, and the mask of its nulls."""
         length, _ = next(self._arrays)
         if length < 0:
             raise ValueError("an array cannot be shorter than empty")
@@ -327,7 +327,7 @@ def _text(encoded: bytes) -> str | None:
 
 
 def _rows(numbers: NDArray[Any], nulls: Mask | None, starts: NDArray[Any], right: Mask, features: int) -> _Part:
-    """Return rows of so many numbers; zeros where the length is not right."""
+    """Return rows of that many numbers; zeros where the length is not right."""
     if right.all():
         return _whole_rows(numbers, nulls, starts[0] if len(starts) else 0, len(right), features)
     wrong = np.flatnonzero(~right)
@@ -368,7 +368,7 @@ class _Table:
         return _Table(self._data, self._target(member))
 
     def tables(self, member: int, count: int) -> list["_Table"]:
-        """Return a vector of them; none if they are not so many."""
+        """Return a vector of tables; () if their number is another."""
         if not self.has(member):
             return []
         vector = self._target(member)

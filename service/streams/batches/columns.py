@@ -89,7 +89,7 @@ def count(body: bytes, character: str) -> int:
 
 
 def parsed(body: bytes | memoryview) -> Any:
-    """Return the document, by views of it that must be gone before this thread parses the next one.
+    """Yield views of the parsed document, which must be dropped before this thread parses the next one.
 
     The parser is kept for that: it works in ten times the memory of the body, which is dear to ask for every time.
     """

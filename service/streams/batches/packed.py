@@ -53,7 +53,7 @@ def known(coding: str) -> bool:
 
 
 def unpack(sent: bytes, coding: str, limit: int) -> bytes:
-    """Return the whole body. Raises TooLong where it becomes longer than the limit, InvalidRecords where it is none."""
+    """Return the whole unpacked body. Raises TooLong beyond the limit, InvalidRecords if it can't be unpacked."""
     if coding == IDENTITY:  # the server bounded its length while receiving it
         return sent
     unpacking = Unpacking(sent, coding)

@@ -1,4 +1,4 @@
-"""Public feature maps: what is done to one record before anything is fitted to it, the same for ever.
+"""Public feature maps: functions of one record that are applied before any fit, and never change.
 
 Statement. Private: every record of the stream. A map is fixed by constants of the stream's configuration, and row i of
 what it returns is a function of row i alone. So streams that differ in one record differ in one mapped record: a

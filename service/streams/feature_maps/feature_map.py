@@ -27,7 +27,7 @@ class FeatureMap:
     """The feature map of a stream: steps, one after another. Without any it leaves records as they are."""
 
     description: Mapping[str, Any] | None
-    """As JSON, all it takes to `build` it again; named in every release."""
+    """The JSON from which `build` makes the map; stated in every release."""
     input_features: int
     steps: tuple[Step, ...]
 

@@ -70,7 +70,7 @@ FeatureMapShape = Annotated[SingleMap | ComposedMap, Field(discriminator="kind")
 
 
 def build(description: Mapping[str, Any] | None, features: int) -> FeatureMap:
-    """Return the map that a stream's configuration or a release describes, for records of so many features.
+    """Return the map that a stream's configuration or a release describes, for records of that many features.
 
     Raises ValueError, with a message for the operator, where the sizes do not fit.
 

@@ -1,4 +1,4 @@
-"""From the public ranges of columns to the step that brings them to [-1, 1]."""
+"""The feature-map step that scales columns from their public ranges to [-1, 1]."""
 
 from __future__ import annotations
 

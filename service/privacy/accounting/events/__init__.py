@@ -1,4 +1,4 @@
-"""How each release used the records that it read, and what that costs: one class for each way of making a release.
+"""Privacy events: how a release used the records that it read, and the cost; a class for each way.
 
 | `added_to` | class | what was released | its cost |
 |---|---|---|---|

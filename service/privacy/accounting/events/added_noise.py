@@ -128,7 +128,7 @@ class NoisyDisjointGradientSums(AddedNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyRunningSums(AddedNoise):
-    """`noise` is drawn at every step of a run, and later steps take back of it as `factor` says."""
+    """`noise` is drawn at every step of a run; later steps cancel a part of it, given by `factor`."""
 
     added_to: ClassVar[str] = "running_sums"
     factor: Factor

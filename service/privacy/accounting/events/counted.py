@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCounts(PrivacyEvent):
-    """`noise` was added to whole numbers, of which one record moves as many, and as far, as `change` says."""
+    """`noise` was added to counts; `change` bounds how many of them one record moves, and how far."""
 
     added_to: ClassVar[str] = "evaluation_counts"
     draws: ClassVar[int] = 0

@@ -19,7 +19,7 @@ Noise = SphericalLaplace | Gaussian
 
 
 class PrivacyEvent(ABC):
-    """The way in which a release used each of the records that it read. All of it is public."""
+    """The public description of how a release used the records that it read."""
 
     added_to: ClassVar[str]
 
@@ -58,7 +58,7 @@ class PrivacyEvent(ABC):
 
 
 def cost_of_noise(currency: Currency, noise: Noise, sensitivity: float) -> Fraction:
-    """Return what it costs to add noise once to values of that L2 sensitivity, in a publication's currency."""
+    """Return the cost of adding noise once to values of that L2 sensitivity, in a publication's currency."""
     return in_currency(currency, noise, noise.charge(sensitivity))
 
 

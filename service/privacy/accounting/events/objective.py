@@ -26,7 +26,7 @@ _ROUNDED = 1 + Fraction(1, 2**45)  # covers rounding errors of log1p
 
 @dataclass(frozen=True, kw_only=True)
 class TiltedObjective(AddedNoise):
-    """`noise` is the tilt, of which one record moves what the minimiser betrays by at most `sensitivity`."""
+    """`noise` is the tilt; one record moves the tilt that a minimiser implies by at most `sensitivity`."""
 
     added_to: ClassVar[str] = "objective"
     regularization: float
