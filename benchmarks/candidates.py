@@ -1,4 +1,4 @@
-"""How much is won by choosing a window afterwards: candidates of the same private sums, beside choosing by evaluations.
+"""The accuracy of a window chosen afterwards among candidates of the same private sums, and by evaluations.
 
     PERENNIAL_DATA_DIR=… python -m benchmarks.candidates
 

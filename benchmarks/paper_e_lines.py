@@ -62,7 +62,7 @@ Dataset = tuple[Features, Labels]
 
 
 def attacks(_: np.random.Generator) -> Dataset:
-    """`back` against six other kinds of attack, all 4,958; as the paper does, bytes and all else on one scale."""
+    """Return all 4,958 attacks, `back` against six other kinds, with every column on one scale as in the paper."""
     data = load("kdd99_attacks7", WHERE)
     return data["X"], (data["y"] == 1).astype(np.int64)
 

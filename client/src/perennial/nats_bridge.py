@@ -109,7 +109,7 @@ class Bridge:
         self._revision = 0
 
     async def take_over(self) -> None:
-        """Read the last note, and write it again, so that a bridge that was here before notices."""
+        """Read the last note and rewrite it, so that an earlier bridge of this consumer notices and stops."""
         from nats.js.errors import KeyNotFoundError
 
         try:

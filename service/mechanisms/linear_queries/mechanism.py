@@ -154,7 +154,7 @@ class LinearQueries(Mechanism):
         return 162 / 143 * math.log(self.cardinality + 1) / self.alpha**2
 
     def next_time(self, after: int) -> int:
-        """Return when records are next counted in: the first ones together, later ones as soon as they matter."""
+        """Return the next time at which records are counted: first for `first` records, then for each 1/1024 more."""
         return self.first if after < self.first else after + 1 + after // _STRIDE
 
     def taken_at(self, due: int, records: int) -> int:

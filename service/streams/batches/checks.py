@@ -24,7 +24,7 @@ _NOT_FINITE = "is not finite as a 32-bit float"
 _PAST_FLOAT32 = 2.0**128 - 2.0**103  # doubles from this value on round to infinity as float32
 
 _SQUARE_WITHIN_FLOAT32 = 2.0**254  # the square of 2^127
-MAX_SQUARED = 2**13  # numbers: of more, libraries add up squares in several threads
+MAX_SQUARED = 2**13  # numbers: libraries sum the squares of more numbers in several threads
 FEW_LABELS = 128  # a Python loop is faster for at most this many labels
 
 Mask = NDArray[np.bool_]
