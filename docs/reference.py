@@ -166,7 +166,7 @@ def _settings() -> str:
 
 def _metrics() -> str:
     counted = [each for each in vars(metrics).values() if isinstance(each, MetricWrapperBase)]
-    read = metrics.State(Overview(streams=[], publications=[]), LogState(), worker=True, database=True).collect()
+    read = metrics.ServiceState(Overview(streams=[], publications=[]), LogState(), worker=True, database=True).collect()
     parts = (
         ("Counted by the API", [(each, *each.describe()) for each in counted if each in _of(metrics.API)]),
         ("Timed by a worker", [(each, *each.describe()) for each in counted if each in _of(metrics.WORKER)]),
