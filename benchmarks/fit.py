@@ -49,7 +49,7 @@ def compare(repeats: int) -> None:
     from service.learning.optimization.objective import evaluate
     from service.learning.optimization.solvers import accuracy
     from service.learning.output_perturbation import OutputPerturbation
-    from service.learning.records import Prepared, Records, prepare
+    from service.learning.records import PreparedRows, Records, prepare
 
     warnings.simplefilter("ignore")  # lbfgs's warning that it can't improve any more
     x, y = digits()
@@ -82,7 +82,7 @@ def compare(repeats: int) -> None:
         def gradient(weights: Any, learner: Any = learner, alpha: float = alpha) -> float:
             return float(
                 np.linalg.norm(
-                    evaluate(learner.loss, Prepared.as_they_are(rows), y, RECORDS, alpha, origin, weights)[1]
+                    evaluate(learner.loss, PreparedRows.as_they_are(rows), y, RECORDS, alpha, origin, weights)[1]
                 )
             )
 

@@ -150,7 +150,7 @@ def forget_publications(ended: Iterable[tuple[str, str]]) -> None:
             gauge.remove(publication, stream)
 
 
-class State(Collector):
+class ServiceState(Collector):
     """The present state of PostgreSQL and of the log; None where a server is unreachable."""
 
     def __init__(

@@ -44,7 +44,7 @@ RESOLUTION = 2.0**-20  # relative spread below which a column is constant: recor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class CandidateSettings:
     """Settings of a publication that releases a model after every batch."""
 
     title: str
@@ -57,7 +57,7 @@ class Candidate:
 class Measured:
     """A candidate with its mean scores: private, and with hardly any noise."""
 
-    candidate: Candidate
+    candidate: CandidateSettings
     score: float
     without_noise: float
     margin: float
@@ -87,11 +87,11 @@ class Advice:
         return max(0.0, max(candidate.without_noise for candidate in self.measured) - self.best.score)
 
 
-def candidates(batch: int) -> Iterator[Candidate]:
+def candidates(batch: int) -> Iterator[CandidateSettings]:
     """Yield the candidates of all offers, with a release after that many records."""
     for offer in OFFERS:
         for title, settings in offer.candidates.items():
-            yield Candidate(
+            yield CandidateSettings(
                 title=title,
                 mechanism=offer.settings(batch) | dict(settings),
                 learner={"kind": offer.learner},
@@ -204,7 +204,7 @@ def _spread(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _scores(
-    schema: Mapping[str, Any], candidate: Candidate, epsilon: float, delta: float, sample: Sample
+    schema: Mapping[str, Any], candidate: CandidateSettings, epsilon: float, delta: float, sample: Sample
 ) -> NDArray[np.float64]:
     """Return, for each counted record, how well it was predicted; the mean is the score."""
     settings = {"mechanism": candidate.mechanism, "learner": candidate.learner}

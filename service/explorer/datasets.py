@@ -33,7 +33,7 @@ SAMPLES = {
 }
 
 
-class Unreadable(Exception):
+class UnreadableDataset(Exception):
     """Raised for a data set that can't be used. The message says where and what to do, and repeats no value."""
 
 
@@ -75,12 +75,12 @@ def read_npz(content: bytes) -> Dataset:
     """Read arrays `x` (records × features) and `y` (a class per record) from an npz file. Raises Unreadable."""
     try:
         named = _arrays(content)
-    except Unreadable:
+    except UnreadableDataset:
         raise
     except Exception:  # noqa: BLE001 - zipfile, its unpackers and numpy raise all kinds of errors of a damaged one
-        raise Unreadable("it is no npz file of plain arrays: numpy.savez(file, x=…, y=…) makes one") from None
+        raise UnreadableDataset("it is no npz file of plain arrays: numpy.savez(file, x=…, y=…) makes one") from None
     if set(named) != {"x", "y"}:
-        raise Unreadable("it needs an array x, a row per record, and an array y, a class per record")
+        raise UnreadableDataset("it needs an array x, a row per record, and an array y, a class per record")
     return _checked(named["x"], named["y"])
 
 
@@ -88,7 +88,7 @@ def _arrays(content: bytes) -> dict[str, NDArray[Any]]:
     """Return the arrays `x` and `y` of an npz file, those that it has; any error says that it can't be read."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if sum(member.file_size for member in archive.infolist()) > 8 * MAX_NUMBERS + 2**20:
-            raise Unreadable(f"unpacked, it has more than {MAX_NUMBERS} numbers: take fewer records")
+            raise UnreadableDataset(f"unpacked, it has more than {MAX_NUMBERS} numbers: take fewer records")
         for member in archive.infolist():
             if member.filename.lower() in ("x.npy", "y.npy"):
                 with archive.open(member) as file:
@@ -114,15 +114,15 @@ def read_csv(content: bytes, label: str | None = None) -> Dataset:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Unreadable("it is not UTF-8 text") from None
+        raise UnreadableDataset("it is not UTF-8 text") from None
     try:
         rows = list(islice((row for row in csv.reader(io.StringIO(text)) if row), MAX_RECORDS + 2))
     except csv.Error:
-        raise Unreadable("it is no CSV file") from None
+        raise UnreadableDataset("it is no CSV file") from None
     if not rows:
-        raise Unreadable("it is empty")
+        raise UnreadableDataset("it is empty")
     if len(rows[0]) == 1:
-        raise Unreadable("it has one column: values must be separated by commas, not by semicolons or tabs")
+        raise UnreadableDataset("it has one column: values must be separated by commas, not by semicolons or tabs")
     named = not all(_is_number(cell) for cell in rows[0])
     if named and len(rows) > 1 and all(_is_number(cell) for cell in rows[0][:-1]) and not _is_number(rows[1][-1]):
         named = False  # numbers as texts, and classes with names
@@ -131,11 +131,11 @@ def read_csv(content: bytes, label: str | None = None) -> Dataset:
     rows = rows[named:]
     for number, row in enumerate(rows, 1 + named):
         if len(row) != len(header):
-            raise Unreadable(f"row {number} has not as many columns as the first one")
+            raise UnreadableDataset(f"row {number} has not as many columns as the first one")
     labels = [row[column].strip() for row in rows]
     names = sorted(set(labels))
     if any(len(name) > LONGEST_NAME for name in names):
-        raise Unreadable(f"a class has a name of more than {LONGEST_NAME} characters: name it in fewer")
+        raise UnreadableDataset(f"a class has a name of more than {LONGEST_NAME} characters: name it in fewer")
     numbers = {name: number for number, name in enumerate(names)}
     y = np.array([numbers[label] for label in labels], dtype=np.int64)
     try:
@@ -147,7 +147,7 @@ def read_csv(content: bytes, label: str | None = None) -> Dataset:
             for place, cell in enumerate(row)
             if place != column and not _is_number(cell)
         )
-        raise Unreadable("row {}, column {} is not a number: leave such columns out".format(*where)) from None
+        raise UnreadableDataset("row {}, column {} is not a number: leave such columns out".format(*where)) from None
     return _checked(x, y, tuple(names))
 
 
@@ -159,7 +159,9 @@ def _label_column(header: list[str], label: str | None) -> int:
         return header.index(label)
     if label.isdecimal() and 1 <= int(label) <= len(header):
         return int(label) - 1
-    raise Unreadable("it has no such column as `label` says: give its name in the first row, or its number from 1")
+    raise UnreadableDataset(
+        "it has no such column as `label` says: give its name in the first row, or its number from 1"
+    )
 
 
 def _is_number(cell: str) -> bool:
@@ -172,23 +174,23 @@ def _is_number(cell: str) -> bool:
 
 def _checked(x: NDArray[Any], y: NDArray[Any], names: tuple[str, ...] | None = None) -> Dataset:
     if x.dtype.kind not in "buif" or (names is None and y.dtype.kind not in "buif"):
-        raise Unreadable("x and y must be numbers")
+        raise UnreadableDataset("x and y must be numbers")
     if x.ndim != 2 or y.shape != (len(x),):
-        raise Unreadable("x needs a row per record, and y one class per record")
+        raise UnreadableDataset("x needs a row per record, and y one class per record")
     if not 10 <= len(x) <= MAX_RECORDS:
-        raise Unreadable(f"it needs 10 to {MAX_RECORDS} records")
+        raise UnreadableDataset(f"it needs 10 to {MAX_RECORDS} records")
     if not 1 <= x.shape[1] <= MAX_FEATURES or x.size > MAX_NUMBERS:
-        raise Unreadable(f"it needs 1 to {MAX_FEATURES} features, and may have {MAX_NUMBERS} numbers in all")
+        raise UnreadableDataset(f"it needs 1 to {MAX_FEATURES} features, and may have {MAX_NUMBERS} numbers in all")
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
     if not np.isfinite(single).all():
         row = int(np.flatnonzero(~np.isfinite(single).all(axis=1))[0])
-        raise Unreadable(f"record {row + 1} has a value that is missing, or not finite as a 32-bit float")
+        raise UnreadableDataset(f"record {row + 1} has a value that is missing, or not finite as a 32-bit float")
     if names is None:
         if not np.isfinite(y.astype(np.float64)).all() or (y != np.floor(y)).any():
-            raise Unreadable("y must hold classes, whole numbers: there is no explorer of regressions")
+            raise UnreadableDataset("y must hold classes, whole numbers: there is no explorer of regressions")
         values, y = np.unique(y, return_inverse=True)
         names = tuple(str(int(value)) for value in values)
     if not 2 <= len(names) <= MAX_CLASSES:
-        raise Unreadable(f"it needs 2 to {MAX_CLASSES} classes")
+        raise UnreadableDataset(f"it needs 2 to {MAX_CLASSES} classes")
     return Dataset(x=single, y=y.astype(np.int64), names=names)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from service.figures.intervals import Counted
+    from service.figures.intervals import CountLaw
     from service.mechanisms.evaluation.tables import ClassCounts
 
     Block = tuple[Mapping[str, Any], Mapping[str, Any], NDArray[np.float64]]
@@ -33,7 +33,7 @@ class CountedBlocks:
     """The blocks of a classification in which an evaluation counted a model of one publication, oldest first."""
 
     layout: ClassCounts
-    one: Counted
+    one: CountLaw
     """The noise and size of a block; all blocks have the same noise."""
     names: Sequence[str]
     number: int

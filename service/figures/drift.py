@@ -5,7 +5,7 @@ that of the blocks before it which are compared with it, records being independe
 probability of at most `rate`, whatever the noise, the numbers of slots and the models are.
 
 Why. It is true only if the newest block's interval lies below that of the earlier blocks together. Both are exact
-(`intervals.Counted.share`), and each is on the wrong side of its own mean with a probability of at most rate/2. So each
+(`intervals.CountLaw.share`), and each is on the wrong side of its own mean with a probability of at most rate/2. So each
 block raises a false alarm with at most that probability, and N blocks raise N·rate of them on average.
 
 The earlier blocks are the last `MEMORY` before the newest, so an alarm goes on until what came after the fall has
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from service.figures.figures import BlockCounts
-    from service.figures.intervals import Counted, Figure
+    from service.figures.intervals import CountLaw, Figure
     from service.mechanisms.evaluation.tables import ClassCounts
 
 RATE = 1e-3
@@ -36,7 +36,7 @@ MEMORY = 8
 def has_fallen(
     layout: ClassCounts,
     blocks: Sequence[BlockCounts],
-    counted: Counted,
+    counted: CountLaw,
     *,
     publication: int = 0,
     rate: float = RATE,
@@ -53,7 +53,7 @@ def is_worse(
     layout: ClassCounts,
     blocks: Sequence[BlockCounts],
     before: Sequence[BlockCounts],
-    counted: Counted,
+    counted: CountLaw,
     *,
     publication: int = 0,
     rate: float = RATE,
@@ -69,7 +69,7 @@ def is_worse(
 
 
 def _accuracy(
-    layout: ClassCounts, blocks: Sequence[BlockCounts], counted: Counted, publication: int, rate: float
+    layout: ClassCounts, blocks: Sequence[BlockCounts], counted: CountLaw, publication: int, rate: float
 ) -> Figure:
     counts, together = added_up(blocks, replace(counted, error=rate))
     return ClassFigures(layout=layout, counts=counts, counted=together).accuracy(publication)

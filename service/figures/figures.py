@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from service.figures.intervals import Counted, Figure, Interval, added
+from service.figures.intervals import CountLaw, Figure, Interval, added
 from service.mechanisms.evaluation.tables import UNIT, ClassCounts, ErrorSums
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ClassFigures:
 
     layout: ClassCounts
     counts: NDArray[np.float64]
-    counted: Counted
+    counted: CountLaw
 
     def accuracy(self, publication: int) -> Figure:
         """Return which share of the records the publication's model predicts right."""
@@ -145,7 +145,7 @@ class ErrorFigures:
 
     layout: ErrorSums
     counts: NDArray[np.float64]
-    counted: Counted
+    counted: CountLaw
 
     def absolute_error(self, publication: int) -> Figure:
         """Return the mean of |e|, with |e| cut to 2Y, Y being the target's bound."""
@@ -199,7 +199,7 @@ class ErrorFigures:
         return self.counted.mean(units, UNIT, largest)
 
 
-def added_up(blocks: Sequence[BlockCounts], counted: Counted) -> tuple[NDArray[np.float64], Counted]:
+def added_up(blocks: Sequence[BlockCounts], counted: CountLaw) -> tuple[NDArray[np.float64], CountLaw]:
     """Return the counts of several blocks together. counted: how one of them was made, all with the same noise."""
     slots = sum(block.slots for block in blocks)
     together = replace(counted, slots=slots, blocks=counted.blocks * len(blocks))

@@ -88,7 +88,7 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counted:
+class CountLaw:
     """The public facts of noisy counts: their noise, the slots, and the number of blocks added up.
 
     slots: of all blocks, less those that the operator had erased, which is public. A slot that came empty is not known,
@@ -229,7 +229,7 @@ def _recovered(figures: Sequence[Figure], intervals: Sequence[Interval], weights
 
 
 @lru_cache(maxsize=2**16)
-def _least(counted: Counted, cells: int, count: float) -> float:
+def _least(counted: CountLaw, cells: int, count: float) -> float:
     """Return the least p for which a noisy count as large as this one is no rarer than error/2."""
     law = total(counted.noise, cells * counted.blocks)
 

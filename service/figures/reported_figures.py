@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.figures.figures import ClassFigures, ErrorFigures
-from service.figures.intervals import Counted
+from service.figures.intervals import CountLaw
 from service.mechanisms.evaluation.tables import ClassCounts, described_counts
 from service.privacy.accounting.events import NoisyCounts
 
@@ -55,7 +55,7 @@ def all_figures(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDAr
 def figures_of(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDArray[np.float64]) -> Figures:
     """Return the `ClassFigures` or `ErrorFigures` of a release."""
     layout = described_counts(model)
-    counted = Counted(noise=NoisyCounts.from_json(noise).noise, slots=slots_of(model))
+    counted = CountLaw(noise=NoisyCounts.from_json(noise).noise, slots=slots_of(model))
     if isinstance(layout, ClassCounts):
         return ClassFigures(layout=layout, counts=counts.ravel(), counted=counted)
     return ErrorFigures(layout=layout, counts=counts.ravel(), counted=counted)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning.records import Prepared
+from service.learning.records import PreparedRows
 from service.streams.feature_maps import public_normals
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Encoder:
 
     def rows(self, x: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
         """Return the inputs of the first layer for records (m, features), and which records are finite."""
-        prepared, finite = Prepared.of(np.array(x), norm_bound=self.norm_bound, intercept=False, own=True)
+        prepared, finite = PreparedRows.of(np.array(x), norm_bound=self.norm_bound, intercept=False, own=True)
         return prepared.rows() * (INTO * math.sqrt(self.input_features) / self.norm_bound), finite
 
     def codes(self, weights: Any, rows: Any, xp: Any = np) -> Any:

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from service.inputs.fields import Positive, Shape, Weight
 from service.learning.optimization.objective import norm
 from service.learning.optimization.solvers import Setting
-from service.learning.records import Prepared, Records
+from service.learning.records import PreparedRows, Records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -161,13 +161,13 @@ class Linear:
             center_norm=0.0 if center is None else norm(center),
         )
 
-    def rows(self, x: NDArray[np.floating], *, own: bool = False) -> tuple[Prepared, NDArray[np.bool_]]:
+    def rows(self, x: NDArray[np.floating], *, own: bool = False) -> tuple[PreparedRows, NDArray[np.bool_]]:
         """Return the rows of x and which of them are finite. own: x may be changed."""
-        return Prepared.of(
+        return PreparedRows.of(
             x, norm_bound=self.norm_bound, intercept=self.intercept, intercept_scale=self.intercept_scale, own=own
         )
 
-    def prepared(self, records: Records) -> tuple[Prepared, NDArray[np.generic]]:
+    def prepared(self, records: Records) -> tuple[PreparedRows, NDArray[np.generic]]:
         """Return the rows and labels that enter the loss; records that do not fit the schema are left out.
 
         ValueError where records have units: a learner that counts them one by one would cost a unit too much.
@@ -177,12 +177,12 @@ class Linear:
             raise ValueError("the records have units, and this learner takes each record by itself")
         return rows, y
 
-    def weighed(self, records: Records) -> tuple[Prepared, NDArray[np.generic], NDArray[np.float64] | None]:
+    def weighed(self, records: Records) -> tuple[PreparedRows, NDArray[np.generic], NDArray[np.float64] | None]:
         """Return what `prepared` returns, and each row's share of its unit's contribution, (m,); None without units."""
         rows, entering = self.entering(records)
         return rows, entering.y, entering.weights
 
-    def entering(self, records: Records) -> tuple[Prepared, Records]:
+    def entering(self, records: Records) -> tuple[PreparedRows, Records]:
         """Return the rows that enter the loss, and their records, all of which fit the schema.
 
         Features are copied once at most, whatever the records are, as plans reckon (`timing`). Very long

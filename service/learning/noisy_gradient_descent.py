@@ -58,7 +58,7 @@ from service.privacy.noise import additive as noises
 
 if TYPE_CHECKING:
     from service.learning.optimization.losses import Floats
-    from service.learning.records import Prepared, Records
+    from service.learning.records import PreparedRows, Records
     from service.privacy.accounting.events import AddedNoise
 
 FIRST = 0.7
@@ -184,7 +184,7 @@ def logit(linear: Linear) -> float:
     return 1.0 if linear.classes else linear.loss.lipschitz(1.0, 1, 0.0) / 8.0
 
 
-def steepness(rows: Prepared, clip: float) -> Floats:
+def steepness(rows: PreparedRows, clip: float) -> Floats:
     """Return to which norm each row's slope is clipped, (m,), so that no gradient is longer than `clip`."""
     return clip / np.maximum(rows.norms(), 2.0**-200)
 

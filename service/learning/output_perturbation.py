@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from service.learning.optimization.losses import Floats
     from service.learning.optimization.solvers import Setting
     from service.learning.optimization.sums import Blocks
-    from service.learning.records import Prepared, UnitShares
+    from service.learning.records import PreparedRows, UnitShares
     from service.privacy.accounting.events import AddedNoise
 
 SCORE_NOISE = 0.2
@@ -120,7 +120,7 @@ class Solver(Protocol):
     def solve(
         self,
         setting: Setting,
-        x: Prepared,
+        x: PreparedRows,
         y: NDArray[np.generic],
         records: int,
         center: Floats,

@@ -138,7 +138,7 @@ class Records:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Prepared:
+class PreparedRows:
     """The rows that enter the loss: row i is factor_i·x_i, and with an intercept one more coordinate, `bias`.
 
     Each row is x·min(1, R/‖x‖), then with an intercept (x·cos θ, R·sin θ), by default (x, R)/√2 (paper-audit.md D2): a
@@ -162,7 +162,7 @@ class Prepared:
         intercept: bool,
         intercept_scale: float | None = None,
         own: bool = False,
-    ) -> tuple[Prepared, NDArray[np.bool_]]:
+    ) -> tuple[PreparedRows, NDArray[np.bool_]]:
         """Return the rows of x and which of them are finite; the values of other rows are undefined.
 
         own: x may be changed, so that no very long row makes another copy of all.
@@ -182,7 +182,7 @@ class Prepared:
         return cls(x=x, factor=factor * cosine, bias=norm_bound * sine), finite
 
     @classmethod
-    def as_they_are(cls, rows: NDArray[np.floating]) -> Prepared:
+    def as_they_are(cls, rows: NDArray[np.floating]) -> PreparedRows:
         """Return rows whose norms are within the bound already."""
         return cls(x=rows, factor=np.ones(len(rows)))
 
@@ -194,9 +194,9 @@ class Prepared:
     def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, which: slice | NDArray[np.generic]) -> Prepared:
+    def __getitem__(self, which: slice | NDArray[np.generic]) -> PreparedRows:
         """Return the selected rows."""
-        return Prepared(x=self.x[which], factor=self.factor[which], bias=self.bias)
+        return PreparedRows(x=self.x[which], factor=self.factor[which], bias=self.bias)
 
     def room(self, rows: int, dtype: type[np.floating]) -> NDArray[np.floating] | None:
         """Return a buffer for `astype` to reuse; None if it needs none.
@@ -205,14 +205,14 @@ class Prepared:
         """
         return None if self.x.dtype == dtype else np.empty((min(rows, len(self)), self.x.shape[1]), dtype)
 
-    def astype(self, dtype: type[np.floating], room: NDArray[np.floating] | None = None) -> Prepared:
+    def astype(self, dtype: type[np.floating], room: NDArray[np.floating] | None = None) -> PreparedRows:
         """Return the same rows, to be multiplied with in that precision; in `room` if given, until it is used again."""
         if room is None:
             x = self.x.astype(dtype, copy=False)
         else:
             x = room[: len(self)]
             np.copyto(x, self.x)
-        return Prepared(x=x, factor=self.factor, bias=self.bias)
+        return PreparedRows(x=x, factor=self.factor, bias=self.bias)
 
     def norms(self) -> NDArray[np.float64]:
         """Return ‖row_i‖ or a little more, (m,), each from its own row."""
@@ -268,8 +268,8 @@ class Prepared:
 def prepare(
     x: NDArray[np.floating], *, norm_bound: float, intercept: bool, intercept_scale: float | None = None
 ) -> NDArray[np.float64]:
-    """Return the `Prepared` rows of finite x as an array."""
-    rows, _ = Prepared.of(x, norm_bound=norm_bound, intercept=intercept, intercept_scale=intercept_scale)
+    """Return the `PreparedRows` rows of finite x as an array."""
+    rows, _ = PreparedRows.of(x, norm_bound=norm_bound, intercept=intercept, intercept_scale=intercept_scale)
     return rows.rows()
 
 

@@ -52,7 +52,7 @@ from service.inputs.refused import Refused
 from service.learning.family import HistogramFamily
 from service.privacy.accounting.events import SelectedCandidate
 from service.privacy.currency import round_up
-from service.privacy.noise.exponential import MAX_CANDIDATES, Selection, select
+from service.privacy.noise.exponential import MAX_CANDIDATES, ExponentialSelection, select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -163,7 +163,9 @@ class SmallDatabase:
     ) -> SelectedCandidate:
         """Return the selection among candidates that the charge buys."""
         sensitivity = round_up(Fraction(1, records))
-        noise = Selection.calibrated(currency, sensitivity=sensitivity, charge=charge, dimension=self.cardinality)
+        noise = ExponentialSelection.calibrated(
+            currency, sensitivity=sensitivity, charge=charge, dimension=self.cardinality
+        )
         return SelectedCandidate(noise=noise, sensitivity=sensitivity)
 
     def release(self, records: Records, n: int, center: Floats, perturbation: SelectedCandidate) -> Floats:  # noqa: ARG002

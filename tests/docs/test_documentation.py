@@ -96,7 +96,7 @@ def test_every_route_is_told_with_its_scope():
 
 
 def test_every_metric_is_told():
-    state = metrics.State(Overview(streams=[], publications=[]), LogState(), worker=True, database=True)
+    state = metrics.ServiceState(Overview(streams=[], publications=[]), LogState(), worker=True, database=True)
     families: list[Metric] = [*metrics.API.collect(), *metrics.WORKER.collect(), *state.collect()]
     assert len(families) > 20
     for family in families:

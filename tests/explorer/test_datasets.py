@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from service.explorer import datasets
-from service.explorer.datasets import SAMPLES, Unreadable, read_csv, read_npz, sample, unpacked
+from service.explorer.datasets import SAMPLES, UnreadableDataset, read_csv, read_npz, sample, unpacked
 
 SECRET = "4711.0815"
 
@@ -91,14 +91,14 @@ def test_classes_are_numbered_in_order_whatever_their_numbers_are():
     ],
 )
 def test_what_cannot_be_used_is_refused_with_what_to_do_and_repeats_nothing(read, content, reason):
-    with pytest.raises(Unreadable, match=reason) as refused:
+    with pytest.raises(UnreadableDataset, match=reason) as refused:
         read(content)
     assert SECRET not in str(refused.value)
 
 
 @pytest.mark.more
 def test_an_archive_that_becomes_more_than_memory_should_hold_is_refused():
-    with pytest.raises(Unreadable, match="more than"):
+    with pytest.raises(UnreadableDataset, match="more than"):
         read_npz(npz(x=np.zeros((2**15, 1024, 10), dtype=np.uint8), y=np.arange(12) % 2))
 
 
@@ -106,7 +106,7 @@ def test_more_numbers_than_memory_should_hold_are_refused(monkeypatch):
     monkeypatch.setattr(datasets, "MAX_NUMBERS", 24)
     assert read_csv(table()).x.size == 24
     monkeypatch.setattr(datasets, "MAX_NUMBERS", 23)
-    with pytest.raises(Unreadable, match="may have 23 numbers in all"):
+    with pytest.raises(UnreadableDataset, match="may have 23 numbers in all"):
         read_csv(table())
 
 
@@ -116,7 +116,7 @@ def test_no_room_is_made_for_what_a_head_promises_and_nothing_follows():
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("x.npy", promised.getvalue())
         archive.writestr("y.npy", promised.getvalue())
-    with pytest.raises(Unreadable, match="no npz file"):
+    with pytest.raises(UnreadableDataset, match="no npz file"):
         read_npz(out.getvalue())
 
 
@@ -134,7 +134,7 @@ def test_nothing_that_an_archive_holds_is_run(tmp_path):
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("x.npy", array)
         archive.writestr("y.npy", array)
-    with pytest.raises(Unreadable, match="no npz file"):
+    with pytest.raises(UnreadableDataset, match="no npz file"):
         read_npz(out.getvalue())
     assert not (tmp_path / "made").exists()
 
@@ -144,7 +144,7 @@ def test_an_archive_of_something_else_is_no_data_set():
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("x.npy", "no array")
         archive.writestr("y.npy", "nor this")
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableDataset):
         read_npz(out.getvalue())
 
 
@@ -181,7 +181,7 @@ def encrypted(content: bytes) -> bytes:
     ids=["encrypted", "damaged", "no end", "nested"],
 )
 def test_whatever_reading_an_archive_raises_it_is_refused(content):
-    with pytest.raises(Unreadable, match="no npz file"):
+    with pytest.raises(UnreadableDataset, match="no npz file"):
         read_npz(content)
 
 
@@ -189,7 +189,7 @@ def test_one_long_class_takes_no_room_in_other_rows():
     content = b"1,a\n" * 20_000 + b"1," + b"b" * 5000 + b"\n"
     tracemalloc.start()
     try:
-        with pytest.raises(Unreadable, match="more than 1000 characters"):
+        with pytest.raises(UnreadableDataset, match="more than 1000 characters"):
             read_csv(content)
         assert tracemalloc.get_traced_memory()[1] < 2**26
     finally:

@@ -5,7 +5,7 @@ import pytest
 
 from service.figures.drift import MEMORY, RATE, has_fallen
 from service.figures.figures import BlockCounts
-from service.figures.intervals import Counted
+from service.figures.intervals import CountLaw
 from service.mechanisms.evaluation.tables import ClassCounts
 from service.mechanisms.released_models import Predictions
 from service.privacy.currency import Currency
@@ -19,7 +19,7 @@ LAYOUT = ClassCounts(classes=2, publications=1, bins=False)
 
 def alarms(layout, counts, noise, slots, rate=RATE):
     """Return by block whether it raised an alarm when it was the newest."""
-    counted = Counted(noise=noise, slots=slots)
+    counted = CountLaw(noise=noise, slots=slots)
     blocks = blocks_of(counts, slots)
     return [has_fallen(layout, blocks[: end + 1], counted, rate=rate) for end in range(len(blocks))]
 
@@ -71,19 +71,19 @@ def test_a_block_alarms_falsely_with_at_most_the_stated_probability(privacy, acc
     newest = world(2, min(0.99, accuracy + 0.02)).tables(runs, 100, rng).reshape(runs, 1, 4)
     for counts in (before, np.concatenate((before[:, 1:], newest), axis=1)):
         noisy = (counts + draw(noise, counts.shape)).astype(float)
-        counted = Counted(noise=noise, slots=100)
+        counted = CountLaw(noise=noise, slots=100)
         seen = sum(has_fallen(layout, blocks_of(each, 100), counted, rate=rate) for each in noisy)
         chance.assert_no_more(seen, runs, rate)
 
 
 def test_one_block_alone_is_no_fall_and_old_blocks_are_forgotten():
     layout = ClassCounts(classes=2, publications=1, bins=False)
-    counted = Counted(noise=noise_of(layout, "pure"), slots=1000)
+    counted = CountLaw(noise=noise_of(layout, "pure"), slots=1000)
     good, bad = blocks_of(np.array([[490.0, 10.0, 10.0, 490.0], [250.0, 250.0, 250.0, 250.0]]), 1000)
     assert not has_fallen(layout, [bad], counted)
     assert has_fallen(layout, [good, bad], counted)
     assert not has_fallen(layout, [bad, good], counted)
-    many = Counted(noise=noise_of(layout, "pure"), slots=100_000)
+    many = CountLaw(noise=noise_of(layout, "pure"), slots=100_000)
     oldest, others = (BlockCounts(100_000, 100 * block.counts) for block in (good, bad))
     assert has_fallen(layout, [oldest, *[others] * MEMORY], many), "the oldest block that is compared with"
     assert not has_fallen(layout, [good, *[bad] * (MEMORY + 1)], counted)
@@ -91,7 +91,7 @@ def test_one_block_alone_is_no_fall_and_old_blocks_are_forgotten():
 
 def test_an_alarm_is_as_rare_as_it_is_asked_to_be():
     """A fall by 5 in 100 of 1,000 records happens by chance, in a thousand blocks: here noise is next to nothing."""
-    quiet = Counted(noise=CountNoise(currency=Currency.PURE, scale=1e-3, dimension=4), slots=1000)
+    quiet = CountLaw(noise=CountNoise(currency=Currency.PURE, scale=1e-3, dimension=4), slots=1000)
     before, newest = blocks_of(np.array([[425.0, 75.0, 75.0, 425.0], [400.0, 100.0, 100.0, 400.0]]), 1000)
     assert has_fallen(LAYOUT, [before, newest], quiet, rate=0.05)
     assert not has_fallen(LAYOUT, [before, newest], quiet)

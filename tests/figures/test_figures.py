@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from service.figures.figures import BlockCounts, ClassFigures, ErrorFigures, added_up, rise
-from service.figures.intervals import Counted
+from service.figures.intervals import CountLaw
 from service.mechanisms.evaluation.tables import UNIT, ClassCounts, ErrorSums
 from service.mechanisms.released_models import Predictions
 from service.privacy.currency import Currency
@@ -94,7 +94,7 @@ def test_calibration_is_the_mean_gap_of_the_bins():
 def test_blocks_are_added_up_with_their_noise():
     layout = ClassCounts(classes=2, publications=1, bins=False)
     blocks = [BlockCounts(100, np.array([40.0, 10, 10, 40])), BlockCounts(50, np.array([10.0, 15, 15, 10]))]
-    counts, together = added_up(blocks, Counted(noise=QUIET, slots=100))
+    counts, together = added_up(blocks, CountLaw(noise=QUIET, slots=100))
     assert (together.slots, together.blocks) == (150, 2)
     assert ClassFigures(layout=layout, counts=counts, counted=together).accuracy(0).estimate == pytest.approx(2 / 3)
 
@@ -205,7 +205,7 @@ def test_the_share_of_shortened_records_is_held(privacy, layout):
     counts = np.stack([layout.count(labels, [Predictions(labels=labels, shortened=each)]) for each in long])
     kind = ClassFigures if isinstance(layout, ClassCounts) else ErrorFigures
     for each, exact in zip((counts + draw(noise, counts.shape)).astype(float), long.mean(axis=1), strict=True):
-        figure = kind(layout=layout, counts=each, counted=Counted(noise=noise, slots=slots)).shortened(0)
+        figure = kind(layout=layout, counts=each, counted=CountLaw(noise=noise, slots=slots)).shortened(0)
         missed["block"] += not figure.block.holds(exact)
         missed["population"] += not figure.population.holds(share)
     assert_held(missed, runs)
@@ -225,7 +225,7 @@ def error_figures(y, predicted, privacy, *, moments=True, error=0.05):
     noise = noise_of(layout, privacy)
     counts = np.stack([layout.count(a, [Predictions(labels=b)]) for a, b in zip(y, predicted, strict=True)])
     noisy = (counts + draw(noise, counts.shape)).astype(float)
-    counted = Counted(noise=noise, slots=y.shape[1], error=error)
+    counted = CountLaw(noise=noise, slots=y.shape[1], error=error)
     return [ErrorFigures(layout=layout, counts=each, counted=counted) for each in noisy]
 
 
@@ -308,7 +308,7 @@ def test_the_noise_in_a_calibration_error_is_that_of_all_blocks_together():
     layout = ClassCounts(classes=2, publications=1)
     counts, widths = np.full(layout.size, 40.0), []
     for blocks in (1, 4):
-        counted = Counted(noise=QUIET, slots=10**6, blocks=blocks)
+        counted = CountLaw(noise=QUIET, slots=10**6, blocks=blocks)
         block = ClassFigures(layout=layout, counts=counts, counted=counted).calibration_error(0).block
         widths.append(block.high - block.low)
     assert widths[1] == pytest.approx(2 * widths[0])
@@ -317,7 +317,7 @@ def test_the_noise_in_a_calibration_error_is_that_of_all_blocks_together():
 def test_the_ends_of_a_calibration_error_follow_from_the_deviation_of_each_bin():
     """A block's has the noise in both counts of each bin, the population's also that of the sample."""
     layout, blocks, slots = ClassCounts(classes=2, publications=1), 3, 1000
-    counted = Counted(noise=CountNoise(currency=Currency.ZCDP, scale=2.0, dimension=1), slots=slots, blocks=blocks)
+    counted = CountLaw(noise=CountNoise(currency=Currency.ZCDP, scale=2.0, dimension=1), slots=slots, blocks=blocks)
     counts = np.arange(float(layout.size)) * 3
     bins, middles = layout.calibration(counts, 0).astype(float), layout.middles()
     figure = ClassFigures(layout=layout, counts=counts, counted=counted).calibration_error(0)
@@ -340,8 +340,8 @@ def test_r_squared_may_be_missed_as_often_as_its_three_sums_together():
     layout = ErrorSums(bound=2.0, publications=1, moments=True)
     counts = np.array([0.1, 0.02, 0.55, 0.4]) * 500 * UNIT
     noise = CountNoise(currency=Currency.ZCDP, scale=2.0 * UNIT, dimension=1)
-    figure = ErrorFigures(layout=layout, counts=counts, counted=Counted(noise=noise, slots=500)).r_squared(0)
-    third = Counted(noise=noise, slots=500, error=0.05 / 3)
+    figure = ErrorFigures(layout=layout, counts=counts, counted=CountLaw(noise=noise, slots=500)).r_squared(0)
+    third = CountLaw(noise=noise, slots=500, error=0.05 / 3)
     off, shifted, square = (third.mean(each, UNIT, 0.0).block for each in counts[1:])
     mean = shifted.scaled(2.0, -1.0)
     assert figure.block.low == pytest.approx(1 - 4 * off.high / (square.low - max(mean.low**2, mean.high**2)))
@@ -350,7 +350,7 @@ def test_r_squared_may_be_missed_as_often_as_its_three_sums_together():
 
 def test_how_much_errors_vary_is_taken_from_their_squares_and_rounded_up_by_the_noise():
     layout, counts = ErrorSums(bound=1.0, publications=1), np.array([0.3, 0.1]) * 500 * UNIT
-    counted = Counted(noise=CountNoise(currency=Currency.ZCDP, scale=2.0 * UNIT, dimension=1), slots=500)
+    counted = CountLaw(noise=CountNoise(currency=Currency.ZCDP, scale=2.0 * UNIT, dimension=1), slots=500)
     off = 2 * counted.noise.deviation() / (500 * UNIT)
     expected = counted.mean(counts[0], UNIT, 0.1 + off - (0.3 - off) ** 2).scaled(2.0)
     figure = ErrorFigures(layout=layout, counts=counts, counted=counted).absolute_error(0)
@@ -365,7 +365,7 @@ def test_how_much_errors_vary_is_bounded_by_the_noise_of_all_blocks_together():
     widths = []
     for scale, blocks in ((2.0, 4), (4.0, 1)):
         noise = CountNoise(currency=Currency.ZCDP, scale=scale * UNIT, dimension=1)
-        counted = Counted(noise=noise, slots=100, blocks=blocks)
+        counted = CountLaw(noise=noise, slots=100, blocks=blocks)
         figure = ErrorFigures(layout=layout, counts=counts, counted=counted).absolute_error(0)
         widths.append(figure.estimate - figure.population.low)
     assert widths[0] == pytest.approx(widths[1], rel=0.005)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from service.figures.intervals import Counted, Figure, Interval, added
+from service.figures.intervals import CountLaw, Figure, Interval, added
 from service.mechanisms.evaluation.noise_sums import FINENESS, total
 from service.mechanisms.evaluation.tables import ClassCounts
 from service.privacy.currency import Currency
@@ -88,7 +88,7 @@ def test_a_normal_number_that_is_wide_beside_the_noise_takes_no_more_memory(kind
 @pytest.mark.parametrize("cells", [2, pytest.param(1, marks=pytest.mark.long), pytest.param(7, marks=pytest.mark.long)])
 def test_every_share_is_held_with_the_stated_probability(noise, cells):
     """By summing over all records and all noise, without chance."""
-    counted, spread = Counted(noise=noise, slots=SLOTS), int(4 * noise.scale * cells) + 40
+    counted, spread = CountLaw(noise=noise, slots=SLOTS), int(4 * noise.scale * cells) + 40
     law = total(noise, cells)
     noisy = np.arange(-spread, SLOTS + spread + 1)
     shares = [counted.share(float(count), cells) for count in noisy]
@@ -119,7 +119,7 @@ def test_of_a_thousand_intervals_at_least_914_hold_the_accuracy(privacy, classes
     noise, rng = noise_of(ClassCounts(classes=classes, publications=1), privacy), np.random.default_rng(int(100 * p))
     right = rng.binomial(SLOTS, p, size=1000)
     noisy = right + draw(noise, (1000, classes)).sum(axis=1)
-    shares = [Counted(noise=noise, slots=SLOTS).share(float(count), classes) for count in noisy]
+    shares = [CountLaw(noise=noise, slots=SLOTS).share(float(count), classes) for count in noisy]
     chance.assert_no_more(sum(not f.block.holds(r / SLOTS) for f, r in zip(shares, right, strict=True)), 1000, 0.05)
     chance.assert_no_more(sum(not f.population.holds(p) for f in shares), 1000, 0.05)
 
@@ -128,7 +128,7 @@ def test_an_interval_that_forgets_the_noise_is_noticed():
     noise, rng = LAWS[-1], np.random.default_rng(4)
     right = rng.binomial(SLOTS, 0.8, size=1000)
     noisy = right + draw(noise, (1000, 2)).sum(axis=1)
-    forgetful = Counted(noise=CountNoise(currency=noise.currency, scale=0.1, dimension=1), slots=SLOTS)
+    forgetful = CountLaw(noise=CountNoise(currency=noise.currency, scale=0.1, dimension=1), slots=SLOTS)
     missed = sum(not forgetful.share(float(count), 2).population.holds(0.8) for count in noisy)
     with chance.is_noticed():
         chance.assert_no_more(missed, 1000, 0.05)
@@ -136,15 +136,15 @@ def test_an_interval_that_forgets_the_noise_is_noticed():
 
 @by_law
 def test_a_share_narrows_with_records_and_widens_with_noise_and_with_what_may_be_missed(noise):
-    few, many = Counted(noise=noise, slots=100), Counted(noise=noise, slots=10_000)
+    few, many = CountLaw(noise=noise, slots=100), CountLaw(noise=noise, slots=10_000)
 
     def width(counted, cells=2):
         interval = counted.share(0.8 * counted.slots, cells).population
         return interval.high - interval.low
 
     assert width(many) < width(few) < width(few, 9)
-    assert width(Counted(noise=noise, slots=100, error=0.5)) < width(few)
-    assert width(Counted(noise=noise, slots=100, blocks=10)) > width(few)
+    assert width(CountLaw(noise=noise, slots=100, error=0.5)) < width(few)
+    assert width(CountLaw(noise=noise, slots=100, blocks=10)) > width(few)
 
 
 # Differences and ratios
@@ -157,7 +157,7 @@ def test_a_difference_is_held_by_at_least_94_in_100_intervals(noise, plus, minus
     rng, cells = np.random.default_rng(6), 2
     cells_seen = rng.multinomial(SLOTS, [plus, minus, 1 - plus - minus], size=1000)[:, :2]
     noisy = cells_seen + draw(noise, (1000, 2))
-    counted = Counted(noise=noise, slots=SLOTS)
+    counted = CountLaw(noise=noise, slots=SLOTS)
     differences = [counted.difference(float(a), float(b), cells) for a, b in noisy]
     gaps = (cells_seen[:, 0] - cells_seen[:, 1]) / SLOTS
     chance.assert_no_more(sum(not f.block.holds(g) for f, g in zip(differences, gaps, strict=True)), 1000, 0.05)
@@ -171,7 +171,7 @@ def test_a_ratio_is_held_by_at_least_94_in_100_intervals(noise, share):
     whole = rng.binomial(SLOTS, 0.6, size=1000)
     part = rng.binomial(whole, share)
     noisy = np.stack([part, whole - part], axis=1) + draw(noise, (1000, 2))
-    ratios = [Counted(noise=noise, slots=SLOTS).ratio(float(a), float(b), 1, 1) for a, b in noisy]
+    ratios = [CountLaw(noise=noise, slots=SLOTS).ratio(float(a), float(b), 1, 1) for a, b in noisy]
     true = part / whole
     chance.assert_no_more(sum(not f.block.holds(t) for f, t in zip(ratios, true, strict=True)), 1000, 0.06)
     chance.assert_no_more(sum(not f.population.holds(share) for f in ratios), 1000, 0.06)
@@ -180,13 +180,13 @@ def test_a_ratio_is_held_by_at_least_94_in_100_intervals(noise, share):
 def test_a_ratio_of_what_may_not_be_there_is_anything():
     noise = CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1)
     for part, rest in ((0.0, 0.0), (-5.0, 2.0), (3.0, 1.0), (2.4, 21.6)):  # the last is there, and hardly more
-        figure = Counted(noise=noise, slots=SLOTS).ratio(part, rest, 1, 1)
+        figure = CountLaw(noise=noise, slots=SLOTS).ratio(part, rest, 1, 1)
         assert figure == Figure(estimate=0.5, block=Interval(0.0, 1.0), population=Interval(0.0, 1.0))
 
 
 def test_the_mean_of_ratios_is_theirs_together_where_one_may_not_be_there():
     noise = CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1)
-    counted = Counted(noise=noise, slots=SLOTS)
+    counted = CountLaw(noise=noise, slots=SLOTS)
     sure = counted.mean_ratio([400.0, 450.0], [100.0, 50.0], 1, 1)
     unsure = counted.mean_ratio([400.0, 2.0], [100.0, 1.0], 1, 1)
     assert sure.estimate == pytest.approx(0.85)
@@ -217,14 +217,14 @@ def test_a_figure_is_json():
 def test_a_difference_counts_more_records_of_either_sign_than_it_saw():
     """One record in a hundred, and none of the other sign: the variance is that of five."""
     quiet = CountNoise(currency=Currency.PURE, scale=1e-3, dimension=1)
-    figure = Counted(noise=quiet, slots=SLOTS).difference(1, 0, 2)
+    figure = CountLaw(noise=quiet, slots=SLOTS).difference(1, 0, 2)
     half = stats.norm.ppf(0.975) * np.sqrt(5 / SLOTS**2)
     assert (figure.population.low, figure.population.high) == pytest.approx((0.01 - half, 0.01 + half), abs=1 / SLOTS)
 
 
 def test_a_ratio_ends_where_its_parts_are_off_by_just_as_much_as_noise_and_sampling_allow():
     noise = CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1)
-    counted = Counted(noise=noise, slots=2000)
+    counted = CountLaw(noise=noise, slots=2000)
     figure = counted.ratio(300.0, 200.0, 2, 3)
     for interval, records in ((figure.block, 0.0), (figure.population, 500.0)):
         for share in (interval.low, interval.high):
@@ -234,7 +234,7 @@ def test_a_ratio_ends_where_its_parts_are_off_by_just_as_much_as_noise_and_sampl
 
 def test_noise_of_several_blocks_is_that_of_as_many_cells():
     noise = CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1)
-    blocks, cells = Counted(noise=noise, slots=2000, blocks=4), Counted(noise=noise, slots=2000)
+    blocks, cells = CountLaw(noise=noise, slots=2000, blocks=4), CountLaw(noise=noise, slots=2000)
     assert blocks.difference(300.0, 200.0, 1) == cells.difference(300.0, 200.0, 4)
     assert blocks.share(300.0, 1) == cells.share(300.0, 4)
     mean = blocks.mean(1000.0, 1, 0.0)
@@ -242,7 +242,7 @@ def test_noise_of_several_blocks_is_that_of_as_many_cells():
 
 
 def test_each_of_several_ratios_has_its_part_of_what_may_be_missed_where_one_is_open():
-    counted = Counted(noise=CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1), slots=SLOTS)
+    counted = CountLaw(noise=CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1), slots=SLOTS)
     both = counted.mean_ratio([400.0, 2.0], [100.0, 1.0], 1, 1)
     sure = replace(counted, error=counted.error / 2).ratio(400.0, 100.0, 1, 1)
     for mean, one in ((both.block, sure.block), (both.population, sure.population)):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from service.figures.figures import ClassFigures
-from service.figures.intervals import Counted
+from service.figures.intervals import CountLaw
 from service.mechanisms.evaluation.tables import BINS, ClassCounts
 from service.privacy.currency import Currency, capacity, round_down
 from service.privacy.noise.counts import CountNoise, calibrate
@@ -68,7 +68,7 @@ def world(classes, accuracy):
 
 
 def figures(layout, counts, noise, slots, **more) -> ClassFigures:
-    return ClassFigures(layout=layout, counts=counts, counted=Counted(noise=noise, slots=slots, **more))
+    return ClassFigures(layout=layout, counts=counts, counted=CountLaw(noise=noise, slots=slots, **more))
 
 
 def released(tables, privacy, *, bins=False):

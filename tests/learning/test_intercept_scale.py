@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.learning.records import Prepared, Records, prepare, row_scales
+from service.learning.records import PreparedRows, Records, prepare, row_scales
 from service.learning.registry import LEARNERS
 from service.mechanisms.building import build
 from service.mechanisms.configuration import AskedPublication, PublicationConfiguration
@@ -37,7 +37,7 @@ def test_no_row_is_longer_than_the_norm_bound(scale, bound, x):
 
 
 def test_a_long_row_is_as_long_as_the_norm_bound():
-    rows, _ = Prepared.of(np.full((1, 3), 1e3), norm_bound=2.0, intercept=True, intercept_scale=0.3)
+    rows, _ = PreparedRows.of(np.full((1, 3), 1e3), norm_bound=2.0, intercept=True, intercept_scale=0.3)
     assert np.linalg.norm(rows.rows()) == pytest.approx(2.0, rel=1e-5)
 
 

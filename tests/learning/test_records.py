@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from service.learning.records import CHUNK, Prepared, Records, prepare
+from service.learning.records import CHUNK, PreparedRows, Records, prepare
 
 BOUNDS = st.floats(1e-6, 1e6)
 
@@ -102,7 +102,7 @@ def test_records_of_units_say_what_part_of_which_unit_each_is():
 @pytest.mark.parametrize("size", [1e30, 3e38])
 def test_no_product_with_a_record_of_any_size_overflows_and_it_keeps_its_direction(size):
     x = np.array([[0.6, 0.8], [0.6 * size, 0.8 * size], [0.0, -size]], dtype=np.float32)
-    prepared, finite = Prepared.of(x, norm_bound=1.0, intercept=False)
+    prepared, finite = PreparedRows.of(x, norm_bound=1.0, intercept=False)
     assert finite.all()
     with np.errstate(all="raise"):
         scores = prepared.scores(np.array([[1.0, 0.0], [0.0, 1.0]]))
@@ -116,7 +116,7 @@ def test_no_product_with_a_record_of_any_size_overflows_and_it_keeps_its_directi
 def test_products_are_those_with_the_rows(features, intercept):
     rng = np.random.default_rng(1)
     x = (2 * rng.normal(size=(300, features)) / np.sqrt(features)).astype(np.float32)
-    prepared, _ = Prepared.of(x, norm_bound=1.0, intercept=intercept)
+    prepared, _ = PreparedRows.of(x, norm_bound=1.0, intercept=intercept)
     doubles, slopes = prepared.astype(np.float64), rng.normal(size=(300, 4))
     weights = rng.normal(size=(4, features + intercept))
     assert np.allclose(doubles.scores(weights), prepared.rows() @ weights.T, rtol=0, atol=1e-13)
@@ -127,4 +127,4 @@ def test_products_are_those_with_the_rows(features, intercept):
 
 def test_records_that_are_not_finite_are_told_apart():
     x = np.array([[1.0, 2.0], [np.nan, 0.0], [np.inf, 0.0], [1e300, 1e300]])
-    assert Prepared.of(x, norm_bound=1.0, intercept=True)[1].tolist() == [True, False, False, True]
+    assert PreparedRows.of(x, norm_bound=1.0, intercept=True)[1].tolist() == [True, False, False, True]

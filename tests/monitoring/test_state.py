@@ -10,7 +10,7 @@ from service.ledger.high_water_mark import PROMOTED, REPLACED
 from service.ledger.overview import Overview, PublicationState
 from service.log import LogState, Memory
 from service.log.appender import Backlog
-from service.metrics import State
+from service.metrics import ServiceState
 
 PARTS = ("_epsilon", "_delta", "_rho")
 
@@ -35,7 +35,7 @@ def publication(name: str, **more: Any) -> PublicationState:
 def figures(overview: Overview | None, log: LogState | None = None, **more: Any) -> dict[tuple[str, ...], float]:
     """Return the value of each metric, by its name and the values of its labels."""
     more = {"worker": None, "database": overview is not None} | more
-    state = State(overview, log or LogState(up={1: True}), **more)
+    state = ServiceState(overview, log or LogState(up={1: True}), **more)
     return {
         (sample.name.removeprefix("perennial_"), *sample.labels.values()): sample.value
         for family in state.collect()

@@ -12,7 +12,7 @@ from service.privacy.accounting import composition
 from service.privacy.accounting.budget import Accounting, Budget, cap, component, epsilon_within
 from service.privacy.accounting.composition import PrivacyLoss
 from service.privacy.accounting.groups import UnitBound
-from service.privacy.accounting.unit_ledger import Charge, Publication, Refused, ZcdpLedger
+from service.privacy.accounting.unit_ledger import NoRoom, SlotCharge, UnitPublication, ZcdpLedger
 from service.privacy.accounting.zcdp_budget import pure_rho
 from service.privacy.currency import Currency, capacity
 
@@ -29,7 +29,7 @@ class Operator:
     def __init__(self, rng: random.Random, bound: UnitBound | None = None) -> None:
         self.rng, self.bound = rng, bound
         self.publications: list[SimpleNamespace] = []
-        self.charges: list[list[Charge]] = []
+        self.charges: list[list[SlotCharge]] = []
         self.reference = ZcdpLedger(epsilon=BUDGET.epsilon, delta=BUDGET.delta, bound=bound)
 
     def changes(self, which: list[int]) -> list[tuple[int, int, Fraction]]:
@@ -66,10 +66,10 @@ class Operator:
         fits = all((loss + asks).within(BUDGET.limit) for _, loss in held)
         factor, counted = self.factor(delta)
         try:
-            new = Publication(epsilon=epsilon, delta=delta, start=record, factor=counted)
+            new = UnitPublication(epsilon=epsilon, delta=delta, start=record, factor=counted)
             self.reference = self.reference.start(new)
             assert fits, "it was refused where the law has room"
-        except Refused:
+        except NoRoom:
             assert not fits, "it was admitted where the law has no room"
             return
         new = {"accounting": "zcdp", "epsilon": epsilon, "delta": delta, "start": record, "unit_factor": factor}
@@ -87,10 +87,10 @@ class Operator:
         each = self.publications[identity]
         start = self.rng.randint(each.start, RECORDS)
         share = self.reference.slot_capacity(self.reference.publications[identity])
-        charge = Charge(start, start + self.rng.randint(1, 8), share * Fraction(self.rng.choice((1, 2, 4)), 4))
+        charge = SlotCharge(start, start + self.rng.randint(1, 8), share * Fraction(self.rng.choice((1, 2, 4)), 4))
         try:
             self.reference = self.reference.charge(identity, charge)
-        except Refused:
+        except NoRoom:
             return
         self.charges[identity].append(charge)
 

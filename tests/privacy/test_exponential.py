@@ -11,7 +11,7 @@ from scipy import special
 
 from service.privacy.currency import Currency
 from service.privacy.noise import exponential, samplers
-from service.privacy.noise.exponential import Selection, select
+from service.privacy.noise.exponential import ExponentialSelection, select
 from service.privacy.noise.samplers import below_exp, uniform_below
 from tests import chance
 
@@ -96,8 +96,12 @@ def test_neighbours_lose_no_more_than_is_charged(pairs, scale, order):
     """Errors that a record moves by at most 1: pure ε = 2/scale, and order·ρ with ρ = 1/(2·scale²)."""
     errors, moves = (np.array(each) for each in zip(*pairs, strict=True))
     p, q = law(errors, 1 / scale), law(errors + moves, 1 / scale)
-    assert np.abs(np.log(p / q)).max() <= Selection(scale=scale, dimension=1).charge(Currency.PURE, 1.0) + 1e-9
-    assert renyi(p, q, order) <= order * Selection(scale=scale, dimension=1).charge(Currency.ZCDP, 1.0) + 1e-9
+    assert (
+        np.abs(np.log(p / q)).max() <= ExponentialSelection(scale=scale, dimension=1).charge(Currency.PURE, 1.0) + 1e-9
+    )
+    assert (
+        renyi(p, q, order) <= order * ExponentialSelection(scale=scale, dimension=1).charge(Currency.ZCDP, 1.0) + 1e-9
+    )
 
 
 def test_the_charge_is_attained():
@@ -112,9 +116,9 @@ def test_the_charge_is_attained():
 @pytest.mark.parametrize("charge", [1e-6, 0.1, 1.0, 7.3])
 @pytest.mark.parametrize("sensitivity", [1.0, 1 / 3, 1e-7])
 def test_the_scale_is_the_least_that_the_charge_allows(currency, charge, sensitivity):
-    selection = Selection.calibrated(currency, sensitivity=sensitivity, charge=charge, dimension=3)
+    selection = ExponentialSelection.calibrated(currency, sensitivity=sensitivity, charge=charge, dimension=3)
     assert charge * (1 - 1e-12) < selection.charge(currency, sensitivity) <= charge
-    less = Selection(scale=math.nextafter(selection.scale, 0), dimension=3)
+    less = ExponentialSelection(scale=math.nextafter(selection.scale, 0), dimension=3)
     ratio = Fraction(sensitivity) / Fraction(less.scale)
     assert (2 * ratio if currency is Currency.PURE else ratio**2 / 2) > Fraction(charge)
 
@@ -126,6 +130,6 @@ def test_nothing_to_select_from_is_refused():
 
 def test_the_selected_error_is_no_farther_off_than_is_said():
     """McSherry and Talwar 2007, theorem 6: P(error > least + t) ≤ K·e^(-t/scale); here for half of the candidates."""
-    selection = Selection(scale=2.0, dimension=1)
+    selection = ExponentialSelection(scale=2.0, dimension=1)
     off = selection.error_bound(8, 0.01)
     assert 8 * math.exp(-off / 2.0) == pytest.approx(0.01)

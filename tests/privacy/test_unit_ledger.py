@@ -18,7 +18,7 @@ from scipy.special import log_ndtr
 from service.privacy.accounting.carried_groups import carried
 from service.privacy.accounting.composition import PrivacyLoss
 from service.privacy.accounting.groups import Batching, UnitBound, group_factor, independent, shared
-from service.privacy.accounting.unit_ledger import BasicLedger, Charge, Publication, Refused, ZcdpLedger
+from service.privacy.accounting.unit_ledger import BasicLedger, NoRoom, SlotCharge, UnitPublication, ZcdpLedger
 from service.privacy.accounting.zcdp_budget import pure_rho
 from service.privacy.currency import capacity
 from service.privacy.noise.correlated import Toeplitz
@@ -105,10 +105,10 @@ class History:
 
     def start(self, noise, share, slot):
         bound = self.ledger.bound or UnitBound(max_records=1)
-        publication = Publication(epsilon=share[0], delta=share[1], factor=factor_of(noise, bound), start=slot)
+        publication = UnitPublication(epsilon=share[0], delta=share[1], factor=factor_of(noise, bound), start=slot)
         try:
             self.ledger = self.ledger.start(publication)
-        except Refused:
+        except NoRoom:
             return
         self.noises.append(noise)
         self.done.append(slot)
@@ -118,7 +118,7 @@ class History:
             begin, batch = self.done[number], self.noises[number].batch
             batches = (slot - begin) // batch
             if publication.running and batches:
-                charge = Charge(begin, begin + batches * batch, self.ledger.slot_capacity(publication))
+                charge = SlotCharge(begin, begin + batches * batch, self.ledger.slot_capacity(publication))
                 self.ledger = self.ledger.charge(number, charge)
                 self.done[number] = charge.end
 
@@ -201,18 +201,20 @@ def assert_within_records(seed):
 def test_a_slot_in_a_stopped_gaussian_and_four_in_a_pure_publication_behind_it():
     """m = 5: δ would be 5.9e-4. So what has charged anything counts whole, for ever."""
     bound = UnitBound(max_records=5)
-    gaussian = Publication(
+    gaussian = UnitPublication(
         epsilon=EPSILON, delta=DELTA, factor=group_factor(independent(Batching(bound=bound, batch=1)))
     )
-    pure = Publication(epsilon=EPSILON, delta=Decimal(0), start=1)
+    pure = UnitPublication(epsilon=EPSILON, delta=Decimal(0), start=1)
     ledger = BasicLedger(epsilon=EPSILON, delta=DELTA, bound=bound).start(gaussian)
     share = ledger.slot_capacity(gaussian)
-    with pytest.raises(Refused):
-        ledger.charge(0, Charge(0, 1, share)).stop(0).start(pure)
+    with pytest.raises(NoRoom):
+        ledger.charge(0, SlotCharge(0, 1, share)).stop(0).start(pure)
     assert len(ledger.stop(0).start(pure).publications) == 2  # it has charged nothing
-    admitted = BasicLedger(epsilon=2 * EPSILON, delta=DELTA, bound=bound).start(gaussian).charge(0, Charge(0, 1, share))
+    admitted = (
+        BasicLedger(epsilon=2 * EPSILON, delta=DELTA, bound=bound).start(gaussian).charge(0, SlotCharge(0, 1, share))
+    )
     admitted = admitted.stop(0).start(pure)
-    admitted = admitted.charge(1, Charge(1, 5, admitted.slot_capacity(pure)))
+    admitted = admitted.charge(1, SlotCharge(1, 5, admitted.slot_capacity(pure)))
     rho, epsilon = (float(each.charged(range(5))) for each in admitted.publications)
     assert float(f"{true_delta(rho, [epsilon], 0.2):.2g}") == 5.9e-4
     spent = admitted.spent(range(5))
@@ -223,38 +225,38 @@ def test_a_slot_in_a_stopped_gaussian_and_four_in_a_pure_publication_behind_it()
 def test_the_same_under_zcdp_gives_back_what_was_not_charged():
     """The slot that was charged has no room left; those behind it have all, and a unit in both stays within."""
     bound = UnitBound(max_records=5)
-    gaussian = Publication(epsilon=EPSILON, delta=Decimal("9e-7"), factor=Fraction(25))
+    gaussian = UnitPublication(epsilon=EPSILON, delta=Decimal("9e-7"), factor=Fraction(25))
     ledger = ZcdpLedger(epsilon=EPSILON, delta=DELTA, bound=bound).start(gaussian)
-    ledger = ledger.charge(0, Charge(0, 1, ledger.slot_capacity(gaussian))).stop(0)
+    ledger = ledger.charge(0, SlotCharge(0, 1, ledger.slot_capacity(gaussian))).stop(0)
     behind = replace(gaussian, start=1)
-    with pytest.raises(Refused):
+    with pytest.raises(NoRoom):
         ledger.start(replace(gaussian, start=0))
     after = ledger.start(behind)
-    after = after.charge(1, Charge(1, 5, after.slot_capacity(behind)))
+    after = after.charge(1, SlotCharge(1, 5, after.slot_capacity(behind)))
     assert after.spent([0]) == after.spent([1]) == capacity(EPSILON, Decimal("9e-7"))[1] / 5
     assert after.spent(range(5)) == capacity(EPSILON, Decimal("9e-7"))[1]
 
 
 @pytest.mark.parametrize("ledger", [BasicLedger, ZcdpLedger])
 def test_no_slot_is_charged_more_than_its_share_or_by_what_does_not_run(ledger):
-    bound, publication = UnitBound(max_records=4), Publication(epsilon=Decimal("0.2"), delta=Decimal(0), start=3)
+    bound, publication = UnitBound(max_records=4), UnitPublication(epsilon=Decimal("0.2"), delta=Decimal(0), start=3)
     running = ledger(epsilon=EPSILON, delta=DELTA, bound=bound).start(publication)
     share = Fraction(1, 20)
-    once = running.charge(0, Charge(3, 5, share))
-    for refused in (Charge(4, 6, share), Charge(5, 6, share * 2), Charge(2, 3, share)):
-        with pytest.raises(Refused):
+    once = running.charge(0, SlotCharge(3, 5, share))
+    for refused in (SlotCharge(4, 6, share), SlotCharge(5, 6, share * 2), SlotCharge(2, 3, share)):
+        with pytest.raises(NoRoom):
             once.charge(0, refused)
-    with pytest.raises(Refused):
-        once.stop(0).charge(0, Charge(5, 6, share))
+    with pytest.raises(NoRoom):
+        once.stop(0).charge(0, SlotCharge(5, 6, share))
 
 
 def test_pure_charges_count_squares_for_a_unit_and_less_for_a_record():
-    publication = Publication(epsilon=Decimal("0.2"), delta=Decimal(0))
+    publication = UnitPublication(epsilon=Decimal("0.2"), delta=Decimal(0))
     record = ZcdpLedger(epsilon=EPSILON, delta=DELTA).start(publication)
-    record = record.charge(0, Charge(0, 1, Fraction(1, 5)))
+    record = record.charge(0, SlotCharge(0, 1, Fraction(1, 5)))
     assert record.spent([0]) == pure_rho(Fraction(1, 5), units=False) < Fraction(1, 50)
     unit_of_one = ZcdpLedger(epsilon=EPSILON, delta=DELTA, bound=UnitBound(max_records=1)).start(publication)
-    unit_of_one = unit_of_one.charge(0, Charge(0, 1, Fraction(1, 5)))
+    unit_of_one = unit_of_one.charge(0, SlotCharge(0, 1, Fraction(1, 5)))
     assert unit_of_one.spent([0]) == pure_rho(Fraction(1, 5), units=True) >= Fraction(1, 50)
 
 

@@ -15,7 +15,7 @@ from service.api.schemas import Before, Id, Items, Limit, Timestamp
 from service.api.services import Services, Shared
 from service.explorer import datasets
 from service.explorer.comparison import Cell, Comparison, cells, mechanism
-from service.explorer.datasets import SAMPLES, Dataset, Unreadable
+from service.explorer.datasets import SAMPLES, Dataset, UnreadableDataset
 from service.explorer.scores import SCORES
 from service.inputs.fields import OneLine
 from service.mechanisms.configuration import Refused
@@ -157,7 +157,7 @@ async def add_dataset(
                 await shared.keys.check_again(request)
                 data, packed = await run_in_threadpool(unpack, body)
         stored = await shared.run(explorations.add_dataset, key.id, name, data.shape, packed)
-    except Unreadable as problem:
+    except UnreadableDataset as problem:
         raise Problem("invalid-data-set", f"This can't be used: {problem}.") from None
     except TooMany:
         raise Problem("too-many-kept", "This key keeps as many data sets as it may; delete one first.") from None

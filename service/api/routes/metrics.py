@@ -64,7 +64,7 @@ async def _look(shared: Services) -> bytes:
         _state(shared), _takes_writes(shared), metrics.ask(socket) if socket else _nobody()
     )
     recorded, log, good = known
-    state = metrics.State(recorded, log, None if socket is None else worker is not None, good, database=writes)
+    state = metrics.ServiceState(recorded, log, None if socket is None else worker is not None, good, database=writes)
     return metrics.exposition(state) + (worker or b"")
 
 

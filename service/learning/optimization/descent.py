@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.optimization.losses import Floats
-    from service.learning.records import Prepared, UnitShares
+    from service.learning.records import PreparedRows, UnitShares
 
     Places = Callable[[int, int], NDArray[np.intp]]
 
@@ -112,7 +112,7 @@ class GradientDescent:
     def solve(
         self,
         setting: Setting,
-        x: Prepared,
+        x: PreparedRows,
         y: NDArray[np.generic],
         records: int,
         center: Floats,
@@ -164,7 +164,7 @@ class PermutationSGD:
     def solve(
         self,
         setting: Setting,
-        x: Prepared,
+        x: PreparedRows,
         y: NDArray[np.generic],
         records: int,
         center: Floats,

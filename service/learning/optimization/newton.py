@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from service.learning.optimization.objective import norm
-from service.learning.records import Prepared
+from service.learning.records import PreparedRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from service.learning.optimization.losses import AnyFloats, Floats
-    from service.learning.optimization.objective import Problem
+    from service.learning.optimization.objective import MinimizationProblem
 
 _SAMPLE = 256  # the most records of a preconditioner with many features
 _SAMPLED_VALUES = 2**18  # the most numbers of a preconditioner's records
@@ -35,7 +35,9 @@ _WORTH_IT = 10.0  # times smaller that the gradient must get by so many steps, t
 _MANY_PRODUCTS = 3  # products in a step from which on the preconditioner is replaced
 
 
-def minimize(problem: Problem, tolerance: float, certified: Callable[[Floats, Floats], bool]) -> Floats | None:
+def minimize(
+    problem: MinimizationProblem, tolerance: float, certified: Callable[[Floats, Floats], bool]
+) -> Floats | None:
     """Return weights w for which `certified(w - c, ∇J(w))` holds, with the gradient computed in doubles.
 
     tolerance: about how short the gradient must be for that. None if they are not found.
@@ -83,10 +85,10 @@ class Preconditioner:
     Woodbury: (I - Xᵀ(αI + XXᵀ)⁻¹X)/α.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: MinimizationProblem) -> None:
         self._alpha = problem.regularization
         self._inverse: AnyFloats | None = None
-        self._rows: Prepared | None = None
+        self._rows: PreparedRows | None = None
         columns = problem.center.shape[1]
         narrow = columns <= _SAMPLE
         sample = problem.sampled(_SAMPLED_VALUES // columns if narrow else _SAMPLE, at_least_every=1 if narrow else 4)
@@ -106,9 +108,9 @@ class Preconditioner:
             x = x.astype(np.float32)
             gram = x @ x.T
             gram[np.diag_indices(len(x))] += np.float32(self._alpha)
-            self._rows, self._inverse = Prepared.as_they_are(x), _inverse(gram)
+            self._rows, self._inverse = PreparedRows.as_they_are(x), _inverse(gram)
 
-    def after(self, problem: Problem, products: int) -> Preconditioner:
+    def after(self, problem: MinimizationProblem, products: int) -> Preconditioner:
         """Return the preconditioner to use after a step of that many products: this, a new one, or None."""
         if products == MAX_PRODUCTS:
             self._inverse = None
@@ -155,7 +157,7 @@ class _Point:
     roughly: bool
 
     @classmethod
-    def of(cls, problem: Problem, weights: Floats, *, roughly: bool) -> _Point:
+    def of(cls, problem: MinimizationProblem, weights: Floats, *, roughly: bool) -> _Point:
         return cls(weights, *problem.evaluate(weights, roughly=roughly), roughly)
 
 
@@ -182,7 +184,7 @@ class _Memory:
         return rest
 
 
-def _line_search(problem: Problem, at: _Point, direction: Floats, *, roughly: bool) -> _Point | None:
+def _line_search(problem: MinimizationProblem, at: _Point, direction: Floats, *, roughly: bool) -> _Point | None:
     """Return a point that is enough of an improvement; None if there is none."""
     slope, size = float(np.vdot(at.gradient, direction)), norm(at.gradient)
     resolved = (_ROUGHLY if at.roughly else 2.0**-40) * abs(at.value)
@@ -200,7 +202,7 @@ def _line_search(problem: Problem, at: _Point, direction: Floats, *, roughly: bo
 
 
 def _conjugate_gradients(
-    problem: Problem, inverse: Preconditioner, gradient: Floats, target: float
+    problem: MinimizationProblem, inverse: Preconditioner, gradient: Floats, target: float
 ) -> tuple[Floats, int]:
     """Return a descent direction p with ‖∇²J·p + ∇J‖ ≤ about target, and how many products that took."""
     solution = np.zeros_like(gradient)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.optimization.losses import Floats, Loss
-    from service.learning.records import Prepared
+    from service.learning.records import PreparedRows
 
 MAX_PIECES = 64  # per chunk of a gradient
 ROWS = PIECE + MAX_PIECES  # additions that a chunk's gradient takes: public, it enters the error bound
@@ -39,7 +39,7 @@ def norm(values: Floats) -> float:
 
 def evaluate(
     loss: Loss,
-    x: Prepared,
+    x: PreparedRows,
     y: NDArray[np.generic],
     records: int,
     regularization: float,
@@ -80,7 +80,7 @@ def completed(
 
 def summed(
     loss: Loss,
-    x: Prepared,
+    x: PreparedRows,
     y: NDArray[np.generic],
     weights: Floats,
     curvature: NDArray[np.float32] | None = None,
@@ -131,7 +131,7 @@ def summed(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sample:
+class CurvatureSample:
     """A sample of a fit's records, used where no proof depends on it: rows (s, D), curvature (s, k) and weights."""
 
     rows: Floats
@@ -140,7 +140,7 @@ class Sample:
     """(s,): how many of the n records each stands for, divided by n"""
 
 
-class Problem(Protocol):
+class MinimizationProblem(Protocol):
     """J near c and its derivatives at one point after the other."""
 
     @property
@@ -155,7 +155,7 @@ class Problem(Protocol):
     def curve(self, direction: Floats) -> Floats:
         """Return about ∇²J · direction at the point last evaluated."""
 
-    def sampled(self, number: int, at_least_every: int) -> Sample | None:
+    def sampled(self, number: int, at_least_every: int) -> CurvatureSample | None:
         """Return every so many-th record, at most twice `number`, with its curvature at the point last evaluated.
 
         None if those were more than one in `at_least_every`.
@@ -168,7 +168,7 @@ class Objective:
     def __init__(
         self,
         loss: Loss,
-        x: Prepared,
+        x: PreparedRows,
         y: NDArray[np.generic],
         records: int,
         regularization: float,
@@ -197,7 +197,7 @@ class Objective:
             shares=self.shares,
         )
 
-    def sampled(self, number: int, at_least_every: int) -> Sample | None:
+    def sampled(self, number: int, at_least_every: int) -> CurvatureSample | None:
         """Return every so many-th record; None: products with all of them cost no more."""
         every = max(1, len(self.y) // number)
         if every < at_least_every:
@@ -207,7 +207,7 @@ class Objective:
         stands_for = np.full(number, len(self.y) / (number * self.records))
         if self.shares is not None:
             stands_for = stands_for * self.shares[sample]
-        return Sample(rows=self.rough[sample].rows(), curvature=self.curvature[sample], stands_for=stands_for)
+        return CurvatureSample(rows=self.rough[sample].rows(), curvature=self.curvature[sample], stands_for=stands_for)
 
     def curve(self, direction: Floats) -> Floats:
         """Return about ∇²J · direction at the point last evaluated, in single precision."""

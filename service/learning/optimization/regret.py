@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from service.learning.optimization.constraint_sets import ConstraintSet
     from service.learning.optimization.losses import Floats, Loss
-    from service.learning.records import Prepared
+    from service.learning.records import PreparedRows
 
 MAX_STEPS = 100_000
 
@@ -76,7 +76,7 @@ class Hindsight:
     """
 
     loss: Loss
-    x: Prepared
+    x: PreparedRows
     y: NDArray[np.generic]
     constraint: ConstraintSet
     origin: Floats

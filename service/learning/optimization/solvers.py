@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.optimization.losses import Floats, Loss
-    from service.learning.optimization.objective import Problem
+    from service.learning.optimization.objective import MinimizationProblem
     from service.learning.optimization.sums import Blocks, Enter
-    from service.learning.records import Prepared, UnitShares
+    from service.learning.records import PreparedRows, UnitShares
 
 
 SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a public fraction of it
@@ -232,7 +232,7 @@ class Exact:
     def solve(
         self,
         setting: Setting,
-        x: Prepared,
+        x: PreparedRows,
         y: NDArray[np.generic],
         records: int,
         center: Floats,
@@ -255,7 +255,7 @@ class Exact:
 def exact(
     loss: Loss,
     *,
-    x: Prepared,
+    x: PreparedRows,
     y: NDArray[np.generic],
     records: int,
     regularization: float,
@@ -294,7 +294,7 @@ def exact_of_blocks(setting: Setting, blocks: Blocks, enter: Enter, records: int
     return _certified(problem, setting.norm_bound, _accuracy(setting, records))
 
 
-def _certified(problem: Problem, norm_bound: float, promise: Accuracy) -> Floats:
+def _certified(problem: MinimizationProblem, norm_bound: float, promise: Accuracy) -> Floats:
     """Return a w that the promise certifies."""
     minimiser = minimize(problem, promise.tolerance, promise.certifies)
     if minimiser is None:
@@ -309,7 +309,7 @@ def _descent_steps(steepest: float, regularization: float, smoothness: float, to
     return 2 + math.ceil(needed * 4.0 * smoothness / (3.0 * regularization))
 
 
-def _descend(problem: Problem, promise: Accuracy, smoothness: float) -> Floats:
+def _descend(problem: MinimizationProblem, promise: Accuracy, smoothness: float) -> Floats:
     """Return the result of gradient descent from the centre, in the public number of steps that provably suffices."""
     weights = problem.center.copy()
     for _ in range(_descent_steps(promise.steepest, problem.regularization, smoothness, promise.tolerance)):

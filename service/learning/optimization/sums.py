@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from service.learning.optimization.objective import Sample, completed, summed
+from service.learning.optimization.objective import CurvatureSample, completed, summed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.optimization.losses import Floats, Loss
-    from service.learning.records import Prepared, Records
+    from service.learning.records import PreparedRows, Records
 
-    Enter = Callable[[Records], tuple[Prepared, NDArray[np.generic]]]
+    Enter = Callable[[Records], tuple[PreparedRows, NDArray[np.generic]]]
 
 BLOCK_VALUES = 2**21  # the most numbers of a block's records: 8 MiB as float32
 LEAST_BLOCK = 128  # slots
@@ -90,7 +90,7 @@ class Question:
         (whole,) = _rounded(np.array([value]), self.exponent)
         return Partial(records=len(y), value=whole, sums=_rounded(sums, self.exponent))
 
-    def _curved(self, rows: Prepared, y: NDArray[np.generic], direction: Floats) -> Floats:
+    def _curved(self, rows: PreparedRows, y: NDArray[np.generic], direction: Floats) -> Floats:
         total, rough = np.zeros(direction.shape), rows.astype(np.float32)
         for start in range(0, len(y), _ROUGH_ROWS):
             piece = rough[start : start + _ROUGH_ROWS]
@@ -142,7 +142,7 @@ class SummedObjective:
         self.records, self.regularization, self.center = records, regularization, c
         self._weights, self._total = c, Partial()
         self._evaluated: tuple[bool, bytes] | None = None
-        self._sampled: tuple[Prepared, NDArray[np.generic]] | None = None
+        self._sampled: tuple[PreparedRows, NDArray[np.generic]] | None = None
         self.present = 0
         """How many records the last pass read."""
 
@@ -161,7 +161,7 @@ class SummedObjective:
         total = self._doubles(self._pass(direction=direction))
         return total / self.records + self.regularization * direction
 
-    def sampled(self, number: int, at_least_every: int) -> Sample | None:  # noqa: ARG002
+    def sampled(self, number: int, at_least_every: int) -> CurvatureSample | None:  # noqa: ARG002
         """Return the records of equally spaced slots, and their curvature at the point last evaluated."""
         if self._sampled is None:
             slots = range(0, self._blocks.slots, max(1, self._blocks.slots // min(number, _MAX_SAMPLED)))
@@ -171,7 +171,7 @@ class SummedObjective:
             return None
         *_, curvature = self.loss.derivatives(rows.scores(self._weights), y)
         stands_for = np.full(len(y), self.present / (len(y) * self.records))
-        return Sample(rows=rows.rows(), curvature=curvature.astype(np.float32), stands_for=stands_for)
+        return CurvatureSample(rows=rows.rows(), curvature=curvature.astype(np.float32), stands_for=stands_for)
 
     def _pass(self, *, direction: Floats | None = None, roughly: bool = False) -> Partial:
         question = Question(
@@ -199,7 +199,7 @@ def _rounded(values: Floats, exponent: int) -> tuple[int, ...]:
     return tuple(map(int, np.where(np.isfinite(whole), whole, _BEYOND).tolist()))
 
 
-def _joined(parts: Sequence[tuple[Prepared, NDArray[np.generic]]]) -> tuple[Prepared, NDArray[np.generic]]:
+def _joined(parts: Sequence[tuple[PreparedRows, NDArray[np.generic]]]) -> tuple[PreparedRows, NDArray[np.generic]]:
     first, _ = parts[0]
     rows = type(first)(
         x=np.concatenate([rows.x for rows, _ in parts]),

@@ -16,7 +16,7 @@ _Units = Annotated[int, Field(strict=True, ge=1, le=4096)]
 _Layers = Annotated[tuple[_Units, ...], Field(min_length=1, max_length=4)]
 
 
-class Encoder(Shape):
+class EncoderSettings(Shape):
     """A network that computes features, learnt from the first records in one pass of noisy steps, then fixed.
 
     It needs delta > 0, and the extra `deep`.
@@ -30,14 +30,14 @@ class Encoder(Shape):
     ] = None
 
 
-class DenseEncoder(Encoder):
+class DenseEncoder(EncoderSettings):
     """Layers that each see all of the one before."""
 
     kind: Literal["dense"]
     layers: Annotated[_Layers, Field(description="How many numbers each layer makes; the last one's are the features")]
 
 
-class ConvolutionalEncoder(Encoder):
+class ConvolutionalEncoder(EncoderSettings):
     """Layers that see a square of a grey image at every second place; its pixels come row by row."""
 
     kind: Literal["convolutional"]

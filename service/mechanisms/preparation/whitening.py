@@ -26,7 +26,7 @@ import numpy as np
 
 from service.learning.optimization.objective import MARGIN
 from service.learning.optimization.solvers import SLACK, UNIT, Inaccurate
-from service.learning.records import Prepared
+from service.learning.records import PreparedRows
 from service.mechanisms.limits import FULL
 from service.mechanisms.preparation.once import MapOfFirstRecords
 from service.mechanisms.sufficient_statistics import CHUNK, deviation
@@ -76,7 +76,7 @@ class Whitening(MapOfFirstRecords):
         total = np.zeros((self.features, self.features))
         for x in pieces:
             finite = np.isfinite(x).all(axis=1)
-            present, _ = Prepared.of(x[finite], norm_bound=self.norm_bound, intercept=False, own=True)
+            present, _ = PreparedRows.of(x[finite], norm_bound=self.norm_bound, intercept=False, own=True)
             for start in range(0, len(present), CHUNK):
                 a = present[start : start + CHUNK].rows() / self.norm_bound
                 total += a.T @ a

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 _ZERO = Fraction(0)
 
 
-class Refused(ValueError):
+class NoRoom(ValueError):
     """A publication for which the budget has no room, or a charge that its publication may not make."""
 
 
-class Charge(NamedTuple):
+class SlotCharge(NamedTuple):
     """The ε or ρ that a step takes from every slot of [start, end)."""
 
     start: int
@@ -57,7 +57,7 @@ class Charge(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Publication:
+class UnitPublication:
     """A publication's promise to a unit, and the charges that it has made."""
 
     epsilon: Decimal
@@ -66,7 +66,7 @@ class Publication:
     """g of its noise, in ρ"""
     start: int = 0
     """the first slot that it may read"""
-    charges: tuple[Charge, ...] = ()
+    charges: tuple[SlotCharge, ...] = ()
     running: bool = True
 
     @property
@@ -91,33 +91,33 @@ class _Ledger:
     delta: Decimal
     bound: UnitBound | None = None
     """None: the stream has no units."""
-    publications: tuple[Publication, ...] = ()
+    publications: tuple[UnitPublication, ...] = ()
 
     @property
     def records(self) -> int:
         """Return m, how many records of a unit count; 1 without units."""
         return self.bound.max_records if self.bound else 1
 
-    def slot_capacity(self, publication: Publication) -> Fraction:
+    def slot_capacity(self, publication: UnitPublication) -> Fraction:
         """Return what a slot may be charged by a publication over its life."""
         one = self.bound or UnitBound(max_records=1)
         return slot_capacity(publication.epsilon, publication.delta, bound=one, factor=publication.factor)[1]
 
-    def charge(self, number: int, charge: Charge) -> Self:
+    def charge(self, number: int, charge: SlotCharge) -> Self:
         """Return the ledger with one more charge. Refused if the publication is stopped, or would pass a slot's cap."""
         publication = self.publications[number]
         charges = (*publication.charges, charge)
         if not publication.running or charge.start < publication.start:
-            raise Refused("a publication charges only while it runs, and only slots from its first on")
+            raise NoRoom("a publication charges only while it runs, and only slots from its first on")
         if ChargesByRecord.of(charges).maximum() > self.slot_capacity(publication):
-            raise Refused("the charge would pass what the publication may charge a slot")
+            raise NoRoom("the charge would pass what the publication may charge a slot")
         return self._with(number, replace(publication, charges=charges))
 
     def stop(self, number: int) -> Self:
         """Return the ledger after publication `number` has ended."""
         return self._with(number, replace(self.publications[number], running=False))
 
-    def _with(self, number: int, publication: Publication) -> Self:
+    def _with(self, number: int, publication: UnitPublication) -> Self:
         before, after = self.publications[:number], self.publications[number + 1 :]
         return replace(self, publications=(*before, publication, *after))
 
@@ -126,11 +126,11 @@ class _Ledger:
 class BasicLedger(_Ledger):
     """The ledger of a stream with units whose (ε, δ) add up. A stream without units returns more: see `component`."""
 
-    def start(self, publication: Publication) -> BasicLedger:
+    def start(self, publication: UnitPublication) -> BasicLedger:
         """Return the ledger with one more publication. Refused if the budget has no room for it."""
         after = replace(self, publications=(*self.publications, publication))
         if not after.worst_from(publication.start).within(PrivacyLoss.of(self.epsilon, self.delta)):
-            raise Refused("the budget has no room for the publication")
+            raise NoRoom("the budget has no room for the publication")
         return after
 
     def worst_from(self, slot: int) -> PrivacyLoss:
@@ -150,7 +150,7 @@ class BasicLedger(_Ledger):
             start=PrivacyLoss(),
         )
 
-    def _lost(self, publication: Publication, charged: Fraction) -> PrivacyLoss:
+    def _lost(self, publication: UnitPublication, charged: Fraction) -> PrivacyLoss:
         if publication.kind is Currency.PURE or not charged:
             return PrivacyLoss(epsilon=charged)
         rho = publication.factor * charged / self.records
@@ -158,7 +158,7 @@ class BasicLedger(_Ledger):
         return PrivacyLoss(epsilon=min(epsilon, publication.loss.epsilon), delta=publication.loss.delta)
 
 
-def _whole(publication: Publication) -> Iterator[tuple[int, int | None]]:
+def _whole(publication: UnitPublication) -> Iterator[tuple[int, int | None]]:
     """Yield the ranges of slots on which a publication counts its whole (ε, δ)."""
     if publication.running or publication.charges:
         yield publication.start, None
@@ -173,11 +173,11 @@ class ZcdpLedger(_Ledger):
         """Return ρ_B, the budget as a ρ."""
         return capacity_of(self.epsilon, self.delta)
 
-    def start(self, publication: Publication) -> ZcdpLedger:
+    def start(self, publication: UnitPublication) -> ZcdpLedger:
         """Return the ledger with one more publication. Refused if the budget has no room for it."""
         after = replace(self, publications=(*self.publications, publication))
         if after.worst_from(publication.start) > self.capacity:
-            raise Refused("the budget has no room for the publication")
+            raise NoRoom("the budget has no room for the publication")
         return after
 
     def worst_from(self, slot: int) -> Fraction:
@@ -195,14 +195,14 @@ class ZcdpLedger(_Ledger):
         """Return what charges count on every slot: what a unit has lost whose m slots are all charged so."""
         return ChargesByRecord.of(piece for publication in self.publications for piece in self._charged(publication))
 
-    def _counted(self, publication: Publication) -> Iterator[tuple[int, int | None, Fraction]]:
+    def _counted(self, publication: UnitPublication) -> Iterator[tuple[int, int | None, Fraction]]:
         if publication.running:
             kind, whole = capacity(publication.epsilon, publication.delta)
             yield publication.start, None, self._in_rho(kind, whole)
         else:
             yield from self._charged(publication)
 
-    def _charged(self, publication: Publication) -> Iterator[tuple[int, int | None, Fraction]]:
+    def _charged(self, publication: UnitPublication) -> Iterator[tuple[int, int | None, Fraction]]:
         for start, end, amount in ChargesByRecord.of(publication.charges).ranges():
             yield start, end, publication.factor * self._in_rho(publication.kind, amount)
 

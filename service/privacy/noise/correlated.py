@@ -75,7 +75,7 @@ _MAX_DECAYS = 16
 _SUMMED = 1 + Fraction(1, 2**50)  # covers squaring doubles and rounding their exact sum
 
 
-class Column(NamedTuple):
+class ColumnNorms(NamedTuple):
     """The numbers that bound the cost of the record that pays most (see the module). Exact, or rounded up."""
 
     square: Fraction
@@ -99,7 +99,7 @@ class Factor(Hashable, Protocol):
         """Return the length of a run, after which nothing of it is remembered; None: it never ends."""
 
     @property
-    def column(self) -> Column: ...
+    def column(self) -> ColumnNorms: ...
     def remembers(self, step: int) -> int:
         """Return how many vectors are remembered when this step begins."""
 
@@ -142,10 +142,10 @@ class Toeplitz:
         return np.concatenate(([1.0], np.cumprod((1.0 - 0.5 / later) * self.decay)))
 
     @cached_property
-    def column(self) -> Column:
+    def column(self) -> ColumnNorms:
         total = _SUMMED * Fraction(math.fsum(self.coefficients))
         square = _SUMMED * Fraction(math.fsum(self.coefficients**2))
-        return Column(square=square, total=total, length=self.bands, rounding=2 * (self.bands + 1) * total)
+        return ColumnNorms(square=square, total=total, length=self.bands, rounding=2 * (self.bands + 1) * total)
 
     def remembers(self, step: int) -> int:
         return min(step, self.bands - 1)
@@ -196,7 +196,7 @@ class Blt:
         )
 
     @cached_property
-    def column(self) -> Column:
+    def column(self) -> ColumnNorms:
         decays, scales = [Fraction(number) for number in self.decays], [Fraction(number) for number in self.scales]
         pairs = list(zip(decays, scales, strict=True))
         square = 1 + sum((a * b / (1 - x * y) for x, a in pairs for y, b in pairs), start=Fraction(0))
@@ -208,7 +208,7 @@ class Blt:
             start=Fraction(3),
         )
         total = 1 + sum((a / (1 - x) for x, a in pairs), start=Fraction(0))
-        return Column(square=square, total=total, length=self.steps, rounding=rounding)
+        return ColumnNorms(square=square, total=total, length=self.steps, rounding=rounding)
 
     @cached_property
     def _reaches(self) -> tuple[float, ...]:
@@ -257,9 +257,9 @@ class Tree:
         return self.steps.bit_length()
 
     @property
-    def column(self) -> Column:
+    def column(self) -> ColumnNorms:
         levels = self.levels
-        return Column(
+        return ColumnNorms(
             square=Fraction(levels), total=Fraction(levels), length=levels, rounding=Fraction(2 * (levels + 2) ** 3)
         )
 

@@ -40,7 +40,7 @@ _NEGLIGIBLE = 64.0  # for larger x, 2^42·exp(-x) < 1 also with rounding errors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class ExponentialSelection:
     """P ∝ exp(-error/scale); what is selected has `dimension` coordinates."""
 
     distribution: ClassVar[str] = "exponential_mechanism"
@@ -49,14 +49,14 @@ class Selection:
     dimension: int
 
     @staticmethod
-    def calibrated(currency: Currency, *, sensitivity: float, charge: float, dimension: int) -> Selection:
+    def calibrated(currency: Currency, *, sensitivity: float, charge: float, dimension: int) -> ExponentialSelection:
         """Return the law with the least scale that costs at most `charge` for that sensitivity of the errors."""
         moved = Fraction(sensitivity)
         if currency is Currency.PURE:
             scale = SphericalLaplace.least_scale(2 * moved, charge)
         else:
             scale = Gaussian.least_scale(moved, charge)
-        return Selection(scale=scale, dimension=dimension)
+        return ExponentialSelection(scale=scale, dimension=dimension)
 
     def charge(self, currency: Currency, sensitivity: float) -> float:
         """Return 2Δ/scale, an ε (PURE), or Δ²/(2·scale²), a ρ (ZCDP), rounded up."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.streams.feature_maps.step import Step
+    from service.streams.feature_maps.step import MapStep
 
 MAX_VALUES = 2**25  # mapped numbers of one batch: 128 MiB as float32
 
@@ -29,7 +29,7 @@ class FeatureMap:
     description: Mapping[str, Any] | None
     """The JSON from which `build` makes the map; stated in every release."""
     input_features: int
-    steps: tuple[Step, ...]
+    steps: tuple[MapStep, ...]
 
     @property
     def features(self) -> int:

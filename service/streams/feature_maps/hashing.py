@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.streams.feature_maps.step import Floats, Step
+    from service.streams.feature_maps.step import Floats, MapStep
 
 
 MAX_CHARACTERS = 2**16  # characters of one text
@@ -54,7 +54,7 @@ class HashingMap(Shape):
         return self
 
 
-def hashing_step(*, input_features: int, features: int, tokens: str, ngrams: tuple[int, int], seed: int) -> Step:
+def hashing_step(*, input_features: int, features: int, tokens: str, ngrams: tuple[int, int], seed: int) -> MapStep:
     """Return the step that hashes these tokens."""
     if tokens == "categories":
         return HashedCategories(input_features=input_features, features=features, seed=seed)

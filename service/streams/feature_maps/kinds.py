@@ -21,8 +21,8 @@ from service.streams.feature_maps.scaling import (
     CenterMap,
     ClippedScale,
     ClippedScaleMap,
-    Linear,
     LinearMap,
+    LinearStep,
     Normalize,
     NormalizeMap,
     Standardize,
@@ -32,20 +32,20 @@ from service.streams.feature_maps.scaling import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from service.streams.feature_maps.step import Step
+    from service.streams.feature_maps.step import MapStep
 
 MAX_STEPS = 8
 SingleMap = (
     RandomFourierMap | HashingMap | HogMap | StandardizeMap | ClippedScaleMap | LinearMap | CenterMap | NormalizeMap
 )
 
-STEPS: dict[str, Callable[..., Step]] = {
+STEPS: dict[str, Callable[..., MapStep]] = {
     "random_fourier": RandomFourier,
     "hashing": hashing_step,
     "hog": OrientedGradients,
     "standardize": Standardize,
     "clipped_scale": ClippedScale,
-    "linear": Linear,
+    "linear": LinearStep,
     "center": Center,
     "normalize": Normalize,
 }
@@ -81,7 +81,7 @@ def build(description: Mapping[str, Any] | None, features: int) -> FeatureMap:
     """
     if description is None:  # the common case, reached once a batch
         return _without_steps(features)
-    steps: list[Step] = []
+    steps: list[MapStep] = []
     size = features
     for settings in steps_of(description):
         step = _step(settings, size)
@@ -108,7 +108,7 @@ def _without_steps(features: int) -> FeatureMap:
     return FeatureMap(description=None, input_features=features, steps=())
 
 
-def _step(description: Mapping[str, Any], size: int) -> Step:
+def _step(description: Mapping[str, Any], size: int) -> MapStep:
     kind, version = description["kind"], description["version"]
     if kind not in STEPS or version != 1:
         raise ValueError(f"there is no version {version} of a feature map of kind {kind}")

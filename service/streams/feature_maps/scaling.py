@@ -91,7 +91,7 @@ class LinearMap(Shape):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear:
+class LinearStep:
     """Wx."""
 
     input_features: int

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-class Step(Protocol):
+class MapStep(Protocol):
     """One kind of map with its settings. Never raises for the contents of a record, whatever floats they are."""
 
     @property

@@ -93,9 +93,9 @@ def a_smoothness_for_a_steepness() -> None:
 @bug(_APART)
 def records_that_are_not_clipped() -> None:
     """A norm bound that nobody enforces."""
-    from service.learning.records import Prepared
+    from service.learning.records import PreparedRows
 
-    wrap(Prepared, "of", lambda true, x, norm_bound, intercept: true(x, norm_bound=1e30, intercept=intercept))
+    wrap(PreparedRows, "of", lambda true, x, norm_bound, intercept: true(x, norm_bound=1e30, intercept=intercept))
 
 
 @bug(f"{AUDIT}[every block by itself gaussian noisy_gradient_descent]")

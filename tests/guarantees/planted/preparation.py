@@ -67,8 +67,8 @@ def second_moments_of_rows_as_they_come() -> None:
     rewrite(
         Whitening.moments,
         (
-            "Prepared.of(x[finite], norm_bound=self.norm_bound, intercept=False, own=True)",
-            "(Prepared.as_they_are(x[finite]), None)",
+            "PreparedRows.of(x[finite], norm_bound=self.norm_bound, intercept=False, own=True)",
+            "(PreparedRows.as_they_are(x[finite]), None)",
         ),
     )
 

@@ -11,7 +11,7 @@ from service.learning.optimization import regret
 from service.learning.optimization.constraint_sets import ConstraintSet, Name
 from service.learning.optimization.losses import LOSSES
 from service.learning.optimization.regret import Hindsight, Uncertified
-from service.learning.records import Prepared
+from service.learning.records import PreparedRows
 
 RECORDS = 30
 CASES = [("logistic", 2), ("softmax", 3), ("huber_hinge", 2), ("huber_hinge", 3), ("squared", 0)]
@@ -27,7 +27,7 @@ def hindsight(case=("logistic", 2), name="ball", radius=SMALL, **settings):
     if name == "simplex":
         origin = np.full(shape, radius / origin.size)
     constraint = ConstraintSet(name=name, radius=radius)
-    game = {"loss": loss, "x": Prepared.as_they_are(x), "y": y, "constraint": constraint, "origin": origin}
+    game = {"loss": loss, "x": PreparedRows.as_they_are(x), "y": y, "constraint": constraint, "origin": origin}
     return Hindsight(**game, **settings)
 
 

@@ -13,7 +13,7 @@ from service.learning.optimization import newton, solvers
 from service.learning.optimization.losses import LOSSES
 from service.learning.optimization.objective import ROWS, Objective, chunk_rows, norm
 from service.learning.optimization.solvers import SLACK, Inaccurate, accuracy
-from service.learning.records import PIECE, Prepared
+from service.learning.records import PIECE, PreparedRows
 
 CASES = [("logistic", 2), ("softmax", 4), ("huber_hinge", 2), ("huber_hinge", 4), ("squared", 0)]
 
@@ -39,7 +39,7 @@ def problem(
 
 
 def solved(x, **p):
-    return solvers.exact(x=Prepared.as_they_are(x), **p)
+    return solvers.exact(x=PreparedRows.as_they_are(x), **p)
 
 
 def gradient(p, w, dtype=np.longdouble):
@@ -182,7 +182,7 @@ def test_the_error_of_a_computed_gradient_is_below_its_bound(name, classes, sett
     p = problem(name, classes, **HARD[setting])
     rng = np.random.default_rng(1)
     computing = Objective(
-        p["loss"], Prepared.as_they_are(p["x"]), p["y"], p["records"], p["regularization"], p["center"]
+        p["loss"], PreparedRows.as_they_are(p["x"]), p["y"], p["records"], p["regularization"], p["center"]
     )
     for part in (0.0, 0.01, 0.5, 1.0):
         offset = rng.normal(size=p["center"].shape)
@@ -193,7 +193,7 @@ def test_the_error_of_a_computed_gradient_is_below_its_bound(name, classes, sett
 def test_a_gradient_that_is_not_small_enough_is_never_certified():
     p = problem()
     computing = Objective(
-        p["loss"], Prepared.as_they_are(p["x"]), p["y"], p["records"], p["regularization"], p["center"]
+        p["loss"], PreparedRows.as_they_are(p["x"]), p["y"], p["records"], p["regularization"], p["center"]
     )
     w = solved(**p)
     at = w - p["center"], computing.evaluate(w)[1]
@@ -208,7 +208,7 @@ def test_a_point_that_nothing_certifies_is_no_result(monkeypatch, steps):
     monkeypatch.setattr(newton, "_STEPS", steps)
     p = problem(alpha=1.0)
     computing = Objective(
-        p["loss"], Prepared.as_they_are(p["x"]), p["y"], p["records"], p["regularization"], p["center"]
+        p["loss"], PreparedRows.as_they_are(p["x"]), p["y"], p["records"], p["regularization"], p["center"]
     )
     nothing = replace(p["promise"], radius=-1.0)
     assert newton.minimize(computing, nothing.tolerance, nothing.certifies) is None
@@ -253,7 +253,7 @@ def test_records_alike_of_which_single_precision_makes_a_singular_matrix_do_not_
     One other record may give the matrix an inverse. So a fit must not show whether there is one.
     """
     x, y, center = np.full((1024, 300), 2.0**-5), np.arange(1024) % 4 == 0, np.zeros((1, 300))
-    alike = Objective(LOSSES["logistic"], Prepared.as_they_are(x), y.astype(float), 1024, 1e-12, center)
+    alike = Objective(LOSSES["logistic"], PreparedRows.as_they_are(x), y.astype(float), 1024, 1e-12, center)
     alike.evaluate(center)
     assert newton.Preconditioner(alike)(np.ones((1, 300))).tolist() == np.ones((1, 300)).tolist()
     assert newton.minimize(alike, 1e-7, lambda _offset, slope: norm(slope) <= 1e-7) is not None
@@ -295,7 +295,7 @@ def test_a_preconditioner_that_misleads_is_dropped(monkeypatch):
     rows /= 1.001 * np.linalg.norm(rows, axis=1, keepdims=True)
     solvers.exact(
         LOSSES["softmax"],
-        x=Prepared.as_they_are(rows),
+        x=PreparedRows.as_they_are(rows),
         y=rng.integers(0, 3, 1100),
         records=1100,
         regularization=1e-3,
@@ -326,7 +326,7 @@ def test_a_fit_finer_than_single_precision_takes_few_passes_in_double(alpha, fea
     promise = accuracy(LOSSES["softmax"], norm_bound=1.0, regularization=alpha, shape=shape, records=n, center_norm=0.0)
     solvers.exact(
         LOSSES["softmax"],
-        x=Prepared.as_they_are(x.astype(np.float32)),
+        x=PreparedRows.as_they_are(x.astype(np.float32)),
         y=x[:, :3].argmax(axis=1),
         records=n,
         regularization=alpha,

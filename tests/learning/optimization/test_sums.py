@@ -17,7 +17,7 @@ from service.learning.optimization.objective import MARGIN, norm, summed
 from service.learning.optimization.solvers import SLACK, accuracy
 from service.learning.optimization.sums import Partial, Question, SummedObjective, answered, cut
 from service.learning.output_perturbation import OutputPerturbation
-from service.learning.records import Prepared, Records
+from service.learning.records import PreparedRows, Records
 from tests.learning.optimization.test_solvers import gradient
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def test_blocks_cover_a_range_and_hold_few_values(slots, features):
 def test_of_a_record_with_a_share_only_that_part_of_its_loss_is_added():
     rng = np.random.default_rng(5)
     x, y, weights = rng.normal(size=(300, 3)), rng.integers(0, 2, 300), rng.normal(size=(1, 3))
-    shares, rows = rng.uniform(0.1, 1.0, 300), Prepared.as_they_are(x)
+    shares, rows = rng.uniform(0.1, 1.0, 300), PreparedRows.as_they_are(x)
     losses = LOSSES["logistic"].derivatives(x @ weights.T, y)[0]
     assert summed(LOSSES["logistic"], rows, y, weights, shares=shares)[0] == pytest.approx((shares * losses).sum())
 

@@ -13,7 +13,7 @@ from service.privacy.noise.additive import Gaussian, SphericalLaplace
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from service.privacy.noise.exponential import Selection
+    from service.privacy.noise.exponential import ExponentialSelection
 
 Noise = SphericalLaplace | Gaussian
 
@@ -71,7 +71,7 @@ def in_currency(currency: Currency, noise: Noise, charge: float) -> Fraction:
     return Fraction(charge)
 
 
-def noise_to_json(noise: Noise | Selection, sensitivity: float) -> dict[str, Any]:
+def noise_to_json(noise: Noise | ExponentialSelection, sensitivity: float) -> dict[str, Any]:
     """Return a law and the sensitivity of what it protects as JSON."""
     return {
         "distribution": noise.distribution,

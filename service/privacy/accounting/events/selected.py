@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from service.privacy.accounting.events.event import PrivacyEvent, count, noise_to_json, positive
 from service.privacy.noise import numeric_sparse
-from service.privacy.noise.exponential import Selection
+from service.privacy.noise.exponential import ExponentialSelection
 from service.privacy.noise.sparse_vector import STEPS, Instance
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class SelectedCandidate(PrivacyEvent):
 
     added_to: ClassVar[str] = "candidates"
     draws: ClassVar[int] = 0
-    noise: Selection
+    noise: ExponentialSelection
     sensitivity: float
 
     def dimension(self, shape: Sequence[int]) -> int:
@@ -41,9 +41,9 @@ class SelectedCandidate(PrivacyEvent):
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Return the event that JSON states."""
-        if content["distribution"] != Selection.distribution:
+        if content["distribution"] != ExponentialSelection.distribution:
             raise ValueError(_NO_CANDIDATE)
-        noise = Selection(scale=positive(content, "scale"), dimension=count(content, "dimension"))
+        noise = ExponentialSelection(scale=positive(content, "scale"), dimension=count(content, "dimension"))
         return cls(noise=noise, sensitivity=positive(content, "sensitivity"))
 
     def _cost(self, currency: Currency, records: int) -> Fraction:
