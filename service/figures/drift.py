@@ -5,8 +5,8 @@ that of the blocks before it which are compared with it, records being independe
 probability of at most `rate`, whatever the noise, the numbers of slots and the models are.
 
 Why. It is true only if the newest block's interval lies below that of the earlier blocks together. Both are exact
-(`intervals.CountLaw.share`), and each is on the wrong side of its own mean with a probability of at most rate/2. So each
-block raises a false alarm with at most that probability, and N blocks raise N·rate of them on average.
+(`intervals.CountLaw.share`), and each is on the wrong side of its own mean with a probability of at most rate/2. So
+each block raises a false alarm with at most that probability, and N blocks raise N·rate of them on average.
 
 The earlier blocks are the last `MEMORY` before the newest, so an alarm goes on until what came after the fall has
 become usual. Blocks before a publication's first model tell nothing, and are to be left out.

@@ -196,7 +196,7 @@ def test_what_is_remembered_is_as_small_as_stated_and_nothing_once_a_run_is_over
     for step in range(STEPS):
         assert len(memory) == factor.remembers(step) <= most
         assert all(each.shape == (4,) for each in memory)
-        with pytest.raises(ValueError, match="not of this step"):
+        with pytest.raises(ValueError, match="belongs to another step"):
             mechanism.release(np.zeros(4), (*memory, np.zeros(4)), step)
         _, memory = mechanism.release(np.zeros(4), memory, step)
     assert (memory == ()) is (factor.steps is not None)

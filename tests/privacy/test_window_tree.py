@@ -324,7 +324,7 @@ def test_what_is_remembered_is_as_small_as_stated_and_new_things_come_last(tree)
     for step in range(steps(tree)):
         assert len(memory) == tree.remembers(step) <= most
         reached = max(reached, len(memory))
-        with pytest.raises(ValueError, match="not of this step"):
+        with pytest.raises(ValueError, match="belongs to another step"):
             mechanism.release(np.zeros(4), (*memory, np.zeros(4)), step)
         before = memory
         _, memory = mechanism.release(np.zeros(4), memory, step)
