@@ -147,7 +147,7 @@ class Hindsight:
         if starts[0] != 0 or any(start >= end for start, end in pairwise(starts)):
             raise ValueError("the first model must start at record 0, and each later model after the one before")
         if after[0] < 1 or after[-1] > len(self.y) or any(start >= end for start, end in pairwise(after)):
-            raise ValueError("numbers of records must rise from at least 1 to at most m")
+            raise ValueError("numbers of records must be from 1 to m, rising")
         lost, totals = 0.0, []
         for start, end in pairwise(sorted({*starts, *after})):
             lost += self._loss(models[bisect_right(starts, start) - 1], slice(start, end))
