@@ -1,8 +1,8 @@
-"""Measure the processor time of a record with one primary of the log, with a list of three and with a cluster of three.
+"""Measure the processor time of a record with one server of the log, and with a cluster of three primaries.
 
-Twelve streams take three batches of 100 records each and number them, again and again, by turns on one primary, a list
-and a cluster, all of them reached over TCP. Printed: processor seconds of appending, of numbering and of the log's
-servers together, as they are and beside those with one primary. PostgreSQL does the same in all, and is left out.
+Twelve streams take three batches of 100 records each and number them, again and again, by turns on one server and on
+a cluster, all of them reached over TCP. Printed: processor seconds of appending, of numbering and of the log's
+servers together, as they are and beside those with one server. PostgreSQL does the same in both, and is left out.
 """
 
 from __future__ import annotations
@@ -41,23 +41,19 @@ PARTS = ("appending", "numbering", "servers")
 
 
 @contextmanager
-def over_tcp(folder: Path, count: int) -> Iterator[list[str]]:
-    """Run that many independent servers; yield their URLs."""
-    ports = [free_port() for _ in range(count)]
-    with ExitStack() as stack:
-        servers = []
-        for port in ports:
-            server = Valkey(stack.enter_context(open_data_directory(folder / str(port), StopRequest())))
-            more = ("--port", str(port), "--bind", "127.0.0.1")
-            server.child.program = replace(server.child.program, command=(*server.child.program.command, *more))
-            servers.append(server)
+def over_tcp(folder: Path) -> Iterator[str]:
+    """Run one server; yield its URL."""
+    port = free_port()
+    with open_data_directory(folder, StopRequest()) as directory:
+        server = Valkey(directory)
+        more = ("--port", str(port), "--bind", "127.0.0.1")
+        server.child.program = replace(server.child.program, command=(*server.child.program.command, *more))
         try:
-            for server in servers:
-                server.start()
-                wait_until(server.ready)
-            yield [f"redis://127.0.0.1:{port}" for port in ports]
+            server.start()
+            wait_until(server.ready)
+            yield f"redis://127.0.0.1:{port}"
         finally:
-            stop_together([server.child for server in servers])
+            stop_together([server.child])
 
 
 @dataclass
@@ -77,7 +73,7 @@ class Scene:
         named.refresh()
         self.readers, keeper = open_readers(named), LeaseKeeper(self.database, seconds=3600.0)
         files = SegmentFiles(settings.segment_store)
-        self.sealers = [Sealer(self.database, named, reader, files, keeper) for reader in self.readers]
+        self.sealers = [Sealer(self.database, reader, files, keeper) for reader in self.readers]
         self.appenders = Appenders(named, max_batches=1000, max_bytes=10**9)
         self.loop = asyncio.Runner()
         self.streams = [
@@ -129,14 +125,12 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = stack.enter_context(embedded_servers(folder / "servers"))
-        one = stack.enter_context(over_tcp(folder / "one", 1))
-        several = stack.enter_context(over_tcp(folder / "list", PRIMARIES))
+        one = stack.enter_context(over_tcp(folder / "one"))
         cluster = stack.enter_context(three_in_cluster(folder / "cluster"))
         scenes = {
-            "one primary": Scene(servers, one[0], [Redis.from_url(one[0])], folder / "1"),
-            "list": Scene(servers, ",".join(several), [Redis.from_url(url) for url in several], folder / "2"),
+            "one server": Scene(servers, one, [Redis.from_url(one)], folder / "1"),
             "cluster": Scene(
-                servers, cluster.url, [cluster.redis(number + 1) for number in range(PRIMARIES)], folder / "3"
+                servers, cluster.url, [cluster.redis(number + 1) for number in range(PRIMARIES)], folder / "2"
             ),
         }
         for _ in range(turns):

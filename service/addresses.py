@@ -14,20 +14,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, StringConstraints
 from pydantic_core import PydanticCustomError
 
-_NEXT_URL = re.compile(r"\s*,\s*(?=[a-z+]+://)")  # a password may hold a comma
+_NEXT_URL = re.compile(r"\s*,\s*[a-z+]+://")  # a password may hold a comma
 _STORE = r"^[a-z0-9]+://"
 _MEANT_AS_STORE = re.compile(r"((?i:s3|gs|az):/|[A-Za-z][A-Za-z0-9+.-]*://)")
 _NOWHERE = "/perennial-nowhere"  # no server has its socket there
 _ENCODED = "write special characters of user and password percent-encoded (@ is %40, : is %3A, / is %2F, # is %23)"
-
-
-def primaries_of(redis_url: str) -> list[str]:
-    """Return the URLs of the primaries that a list names, or of the nodes that a cluster's URL names."""
-    scheme, cluster, rest = redis_url.partition("+cluster://")
-    if not cluster:
-        return _NEXT_URL.split(redis_url.strip())
-    user, at, nodes = rest.rpartition("@")
-    return [f"{scheme}://{user}{at}{node}" for node in nodes.split(",")]
 
 
 def cannot_listen(host: str, port: int, error: OSError, setting_of_host: str, setting_of_port: str) -> str:
@@ -88,14 +79,21 @@ def _check_options(options: Mapping[str, Any]) -> None:
 def _of_the_log(url: str) -> str:
     from redis import ConnectionPool
 
+    if _NEXT_URL.search(url):
+        raise PydanticCustomError(
+            "redis_url",
+            "must name one server, or a cluster as redis+cluster://HOST:6379: if streams lie on other servers of a "
+            "list than its first, move them to the first with `perennial move-stream` of 0.1.0, then name that one",
+        )
+    scheme, cluster, rest = url.strip().partition("+cluster://")
+    user, at, nodes = rest.rpartition("@")
     try:
-        for each in primaries_of(url):
-            ConnectionPool.from_url(each).make_connection()  # which connects to nothing yet
+        for node in [f"{scheme}://{user}{at}{node}" for node in nodes.split(",")] if cluster else [url.strip()]:
+            ConnectionPool.from_url(node).make_connection()  # which connects to nothing yet
     except (ValueError, TypeError):
         raise PydanticCustomError(
             "redis_url",
-            "must be like redis://USER:PASSWORD@HOST:6379, or several with commas between, or "
-            f"redis+cluster://HOST:6379: {_ENCODED}",
+            f"must be like redis://USER:PASSWORD@HOST:6379, or redis+cluster://HOST:6379 for a cluster: {_ENCODED}",
         ) from None
     return url
 

@@ -104,7 +104,7 @@ def migrate() -> None:
     """Bring the database's schema up to this version, and grant the service's role what it needs."""
     with loading():
         settings = _settings(database=True)
-        from service.store.migrate import RoleMissing
+        from service.store.migrate import CannotMigrate
         from service.store.migrate import migrate as bring_up
 
     variable = "PERENNIAL_DATABASE_URL" if settings.migration_url is None else "PERENNIAL_MIGRATION_URL"
@@ -112,8 +112,8 @@ def migrate() -> None:
         with _database_errors(variable):
             url = settings.migration_url or str(settings.database_url)
             bring_up(url, service=settings.database_url, variable=variable)
-    except RoleMissing as missing:
-        _fail(str(missing))
+    except CannotMigrate as refused:
+        _fail(str(refused))
 
 
 ledger_commands = typer.Typer(no_args_is_help=True, help="Check the ledger.")
@@ -187,27 +187,6 @@ def copy_segments(
     except OSError as error:
         _fail(f"nothing was lost, run it again: {error.strerror}")
     print(f"{copied} segments copied; now set PERENNIAL_SEGMENT_STORE={target} and run `perennial ledger verify`")
-
-
-@app.command()
-def move_stream(
-    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    place: Annotated[int, typer.Argument(help="Number of the primary in PERENNIAL_REDIS_URL, from 1.")],
-) -> None:
-    """Move a stream's log to another primary of the list, or finish that; run it again if it was stopped."""
-    leave_no_crash_dumps()
-    with loading():
-        settings = _settings(servers=True, database=True)
-        from service.log import LogUnavailable, LogUnsuitable
-        from service.store.database import DatabaseUnavailable
-        from service.worker.moving import Immovable, run
-
-    try:
-        run(settings, stream, place, typer.echo)
-    except (Immovable, LogUnsuitable) as impossible:
-        _fail(str(impossible))
-    except (LogUnavailable, DatabaseUnavailable) as away:
-        _fail(f"nothing was lost, run it again: {away}")
 
 
 @app.command()

@@ -32,8 +32,7 @@ class Settings(BaseSettings):
 
     redis_url: RedisUrl | None = Field(
         None,
-        description="Redis 7+ or Valkey that holds the log; several, comma-separated; a cluster, `redis+cluster://…`;"
-        " `up` starts its own if unset",
+        description="Redis 7+ or Valkey that holds the log, or `redis+cluster://…`; `up` starts its own if unset",
     )
     database_url: PostgresUrl | None = Field(
         None, description="PostgreSQL 15+ that holds the record; `up` starts its own if unset"

@@ -20,7 +20,7 @@ from service.api.newer_models import NewerModels
 from service.api.newest_models import NewestModels
 from service.api.notifier import Notifier
 from service.api.shared_waits import SharedWaits
-from service.log import Appenders, LogClosed, LogUnavailable
+from service.log import Appenders, LogUnavailable
 from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import streams
@@ -124,29 +124,13 @@ class Services:
         return self.secrets[stream.id]
 
     async def schema(self, name: str) -> Stream | None:
-        """Return a stream, of which only what never changes may be used, and where its log was.
-
-        Never changed are name, log, schema, digest of its secret. A log that was moved is closed at its old place.
-        """
+        """Return a stream, of which only what never changes may be used: name, log, schema, digest of its secret."""
         if name not in self.streams:
             stream = await self.run(streams.find, name)
             if stream is None:
                 return None
             self.streams[name] = stream
         return self.streams[name]
-
-    def forget(self, stream: Stream) -> None:
-        """Have `schema` look for a stream anew, if its log may be on another primary by now."""
-        if self.appender.several:
-            self.streams.pop(stream.name, None)
-
-    async def moved(self, stream: Stream) -> Stream:
-        """Return a stream whose log was closed as it is now. LogClosed: it is still on its way to another primary."""
-        self.forget(stream)
-        now = await self.schema(stream.name)
-        if now is None or now.place == stream.place:
-            raise LogClosed("this stream is being moved to another primary")
-        return now
 
 
 def services_of(request: Request) -> Services:

@@ -18,11 +18,9 @@ from service.log.appender import (
     Memory,
     Resumed,
 )
-from service.log.appenders import Appenders, LogState, Numbered
-from service.log.cluster import ClusterPrimaries
-from service.log.connection import LogClosed, LogUnavailable, Position
-from service.log.move import MovedLog, Overtaken
-from service.log.opening import open_readers, read_primaries
+from service.log.appenders import Appenders, LogState
+from service.log.cluster import open_readers, read_primaries
+from service.log.connection import LogMoves, LogUnavailable, Position
 from service.log.primaries import Primaries, Primary
 from service.log.probe import LogUnsuitable, probe
 from service.log.reader import Entry, LogLost, Reader
@@ -33,19 +31,15 @@ __all__ = [
     "Appenders",
     "Backlog",
     "BacklogFull",
-    "ClusterPrimaries",
     "Entry",
     "IdempotencyConflict",
     "IdempotencyFull",
-    "LogClosed",
     "LogLost",
+    "LogMoves",
     "LogState",
     "LogUnavailable",
     "LogUnsuitable",
     "Memory",
-    "MovedLog",
-    "Numbered",
-    "Overtaken",
     "Position",
     "Primaries",
     "Primary",

@@ -21,7 +21,6 @@ from service.log.connection import (
     CONNECTING,
     DURABILITY,
     SECONDS_TO_ANSWER,
-    LogClosed,
     LogUnavailable,
     Position,
     answer_keys,
@@ -52,8 +51,7 @@ local log, payload, records, most_batches, most_bytes, newest, resumed =
 local key, body, body_before, most_keys, day, half_day =
   ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local found = redis.call('HMGET', state, 'log', 'halted', 'total', 'trimmed', 'sequence', 'closed', 'lost', 'resumed')
-if found[6] then return {'closed'} end
-if found[1] ~= log or found[2] or found[7] then return {'lost'} end
+if found[1] ~= log or found[2] or found[6] or found[7] then return {'lost'} end
 if tonumber(newest) > tonumber(found[5]) and resumed == (found[8] or '') then
   redis.call('HSET', state, 'lost', newest)
   return {'lost'}
@@ -123,7 +121,6 @@ return {state[1] - ARGV[2], state[2] - offset, first[1], now[1], now[2]}
 _RESUME = """
 local entries, state = KEYS[1], KEYS[2]
 local log, entry, after, sequence, resumed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if redis.call('HGET', state, 'closed') then return 'closed' end
 redis.call('XTRIM', entries, 'MINID', '=', after)
 if type(redis.pcall('XADD', entries, entry, 'sequence', sequence)) == 'string' then
   redis.call('XDEL', entries, entry)
@@ -142,7 +139,7 @@ if not newest then
   redis.call('HSET', state, 'log', log, 'sequence', last and last[2] or sequence,
     'total', last and string.format('%.0f', last[4] + #last[6]) or 0, 'trimmed', first and first[4] or 0)
 end
-redis.call('HDEL', state, 'halted', 'lost')
+redis.call('HDEL', state, 'halted', 'lost', 'closed')
 redis.call('HSET', state, 'resumed', resumed)
 return {first and first[2] or false, newest or false, redis.call('HGET', state, 'sequence'), known[3]}
 """
@@ -261,7 +258,6 @@ class Appender:
             idempotency: ("API-KEY:DIGEST", digest of the body), where the request carried an Idempotency-Key.
 
         Raises:
-            LogClosed: the stream is being moved, or is elsewhere; nothing was appended.
             LogUnavailable: the log is away, lost, or cannot keep the batch. It may have been appended all the same.
             BacklogFull, IdempotencyConflict, IdempotencyFull: nothing was appended.
         """
@@ -278,8 +274,6 @@ class Appender:
             arguments += [1000 * IDEMPOTENCY_SECONDS, 1000 * HALF_DAY_SECONDS]
         answer = await self._evaluate(len(keys), *keys, *arguments)
         match answer[0]:
-            case b"closed":
-                raise LogClosed("this stream is being moved to another primary")
             case b"lost":
                 raise LogUnavailable(
                     "the log of this stream is lost or halted; the stream says why shortly, and an operator has to look"
@@ -313,7 +307,6 @@ class Appender:
         Entries that it holds after that stay; numbered ones do not.
 
         Raises:
-            LogClosed: a move of the stream was not finished.
             LogUnavailable: the log does not answer; try again.
         """
         arguments = (log, position.entry, following(position.entry), position.sequence, token_hex(8))
@@ -321,8 +314,6 @@ class Appender:
         with errors_as_unavailable():
             keys = (entries_key(log), state_key(log))
             answer = await cast("Any", self._redis.eval(_RESUME, 2, *keys, *arguments))
-        if answer == b"closed":
-            raise LogClosed("this stream is being moved to another primary: run `perennial move-stream` again")
         first, newest, now, lost_to = answer
         due = int(first) if first else int(now) + 1
         knows = newest and due > position.sequence  # a log that has gone back can't tell what came meanwhile

@@ -20,14 +20,6 @@ class LogState:
     backlogs: dict[str, Backlog] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Numbered:
-    """How far a stream's log is numbered, and the place of that log."""
-
-    position: Position
-    place: int | None
-
-
 class Appenders:
     """Send what is about a stream to the primary that holds its log."""
 
@@ -38,14 +30,6 @@ class Appenders:
         self._newest: dict[str, Newest] = {}  # by log, whichever primary has it
         self._refreshing: asyncio.Task[None] | None = None
 
-    @property
-    def several(self) -> bool:
-        return len(self.ends()) > 1
-
-    def place(self, log: str, streams: Mapping[int, int]) -> int | None:
-        """Return the place of a new stream; `streams`: how many streams have each place."""
-        return self._primaries.place(log, streams)
-
     def ends(self) -> dict[int, Appender]:
         """Return the writing end of each primary, by number. LogUnavailable: nobody says which there are."""
         try:
@@ -54,36 +38,37 @@ class Appenders:
             self.refresh()
             raise
 
-    async def create(self, log: str, place: int | None) -> None:
+    async def create(self, log: str) -> None:
         """Make an empty log. Harmless when it is never used."""
-        with self._end_of(log, place) as end:
+        with self._end_of(log) as end:
             await end.create(log)
 
-    async def append(
-        self, log: str, place: int | None, batch: bytes, records: int, *, idempotency: tuple[str, str] | None
-    ) -> Appended:
+    async def append(self, log: str, batch: bytes, records: int, *, idempotency: tuple[str, str] | None) -> Appended:
         """Append one batch, as `Appender.append` does."""
-        with self._end_of(log, place) as end:
+        with self._end_of(log) as end:
             return await end.append(log, batch, records, idempotency=idempotency)
 
-    async def resume(self, log: str, place: int | None, position: Position) -> Resumed:
+    async def resume(self, log: str, position: Position) -> Resumed:
         """Make a log take batches again, as `Appender.resume` does."""
-        with self._end_of(log, place) as end:
+        with self._end_of(log) as end:
             return await end.resume(log, position)
 
-    async def drop_dead(self, log: str, place: int | None, entry: str) -> None:
+    async def drop_dead(self, log: str, entry: str) -> None:
         """Delete what could not be numbered. Repeating it changes nothing."""
-        with self._end_of(log, place) as end:
+        with self._end_of(log) as end:
             await end.drop_dead(log, entry)
 
-    async def state(self, streams: Mapping[str, Numbered]) -> LogState:
-        """Return which primaries take writes, and the backlogs of these streams, by name of the log."""
+    async def state(self, numbered: Mapping[str, Position]) -> LogState:
+        """Return which primaries take writes, and the backlogs of some logs.
+
+        numbered: how far each log is numbered, by its name.
+        """
         ends, primaries = self.ends(), {}
         positions: dict[int, dict[str, Position]] = {number: {} for number in ends}
-        for log, numbered in streams.items():
+        for log, position in numbered.items():
             with suppress(LogUnavailable):
-                primaries[log] = self._primaries.of(log, numbered.place).number
-                positions[primaries[log]][log] = numbered.position
+                primaries[log] = self._primaries.of(log).number
+                positions[primaries[log]][log] = position
         answers, ready = await asyncio.gather(
             asyncio.gather(*(_state(ends[number], of) for number, of in positions.items())),
             asyncio.gather(*(_is_ready(ends[number]) for number in positions)),
@@ -119,18 +104,18 @@ class Appenders:
         return self._ends[primary.url]
 
     @contextmanager
-    def _end_of(self, log: str, place: int | None) -> Iterator[Appender]:
+    def _end_of(self, log: str) -> Iterator[Appender]:
         """Yield the writing end of a log. If there are several, an error says which of them it is about.
 
         After an error it is looked which primaries there are now.
         """
         primary = None
         try:
-            primary = self._primaries.of(log, place)
+            primary = self._primaries.of(log)
             yield self._end(primary)
         except LogUnavailable as error:
             self.refresh()
-            if primary is None or not self.several:
+            if primary is None or len(self.ends()) == 1:
                 raise
             raise type(error)(f"primary {primary.number}: {error}") from error
 

@@ -1,7 +1,7 @@
 """A Redis or Valkey Cluster as the primaries of the log.
 
-The keys of a stream carry one hash tag, so they have one slot. The slot is the place of the stream, and the cluster
-says which primary has it. Primaries are numbered in the order of their slots: a new address changes no number.
+The keys of a stream carry one hash tag, so they have one slot, and the cluster says which primary has it. Primaries are
+numbered in the order of their slots: a new address changes no number.
 """
 
 import time
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from hiredis import PushNotification
 from redis import Connection, Redis
 from redis.backoff import NoBackoff
-from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
@@ -29,10 +29,11 @@ from service.log.connection import (
     following,
     state_key,
 )
-from service.log.primaries import Primary
+from service.log.primaries import OnePrimary, Primaries, Primary
 from service.log.reader import LONGEST_WAIT_SECONDS, TRIM, Entry, Reader
+from service.store.streams import slot
 
-SCHEMES = ("redis+cluster://", "rediss+cluster://")
+_SCHEMES = ("redis+cluster://", "rediss+cluster://")
 
 
 class ClusterPrimaries:
@@ -52,15 +53,11 @@ class ClusterPrimaries:
             raise LogUnavailable("no node of the cluster has answered yet")
         return self._every
 
-    def of(self, log: str, _place: int | None, /) -> Primary:
+    def of(self, log: str, /) -> Primary:
         primary = self._by_slot.get(slot(log))
         if primary is None:
             raise LogUnavailable("no primary of the cluster that is known has this stream's slot")
         return primary
-
-    def place(self, log: str, _streams: Mapping[int, int], /) -> int:
-        """Return the slot of the stream's keys, which their random names have spread."""
-        return slot(log)
 
     def refresh(self) -> None:
         """Ask nodes which primary has which slots, until one knows that of all slots. LogUnavailable: none knows any.
@@ -83,17 +80,17 @@ class ClusterPrimaries:
                 break
         if not slots:
             raise reason
-        places: dict[str, list[range]] = {}
+        ranges: dict[str, list[range]] = {}
         for owner, run in groupby(
             enumerate(sorted(slots)), lambda numbered: (slots[numbered[1]], numbered[1] - numbered[0])
         ):
-            within = [each for _, each in run]
-            places.setdefault(owner[0], []).append(range(within[0], within[-1] + 1))
+            within = [number for _, number in run]
+            ranges.setdefault(owner[0], []).append(range(within[0], within[-1] + 1))
         self._every = [
-            Primary(number=number, url=f"{self._origin}{name}", places=tuple(ranges))
-            for number, (name, ranges) in enumerate(places.items(), start=1)
+            Primary(number=number, url=f"{self._origin}{name}", slots=tuple(parts))
+            for number, (name, parts) in enumerate(ranges.items(), start=1)
         ]
-        self._by_slot = {each: primary for primary in self._every for part in primary.places for each in part}
+        self._by_slot = {slot: primary for primary in self._every for part in primary.slots for slot in part}
 
     def _known_to(self, host: str, port: int) -> dict[int, str]:
         """Return the address of the primary of each slot that has one, as this node knows it."""
@@ -246,6 +243,13 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def slot(log: str) -> int:
-    """Return the slot of a stream's keys."""
-    return key_slot(entries_key(log).encode())
+def read_primaries(url: str) -> Primaries:
+    """Return the primaries that the setting `redis_url` names: one server, or those of a cluster."""
+    return ClusterPrimaries(url) if url.startswith(_SCHEMES) else OnePrimary(url)
+
+
+def open_readers(primaries: Primaries) -> Sequence[Reader]:
+    """Return a reader for each primary. LogUnavailable: nobody says which there are."""
+    if isinstance(primaries, ClusterPrimaries):
+        return [ClusterReader(primaries, primary.number) for primary in primaries.every()]
+    return [Reader(primary) for primary in primaries.every()]

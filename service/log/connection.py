@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
     NoPermissionError,
@@ -12,6 +13,7 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 
 SECONDS_TO_ANSWER = 5.0
@@ -26,8 +28,8 @@ class LogUnavailable(Exception):
     """The log is away, or would not keep what it is given. Nothing was promised; try again later."""
 
 
-class LogClosed(LogUnavailable):
-    """The log takes no batch: its stream is being moved to another primary, or has been. Nothing was appended."""
+class LogMoves(LogUnavailable):
+    """A cluster moves the slot of this log, and no other, to another primary. Nothing was done; try again later."""
 
 
 @contextmanager
@@ -45,6 +47,8 @@ def errors_as_unavailable() -> Iterator[None]:
 
 def unavailable(error: Exception) -> LogUnavailable:
     """Return the error that says in a sentence what is wrong, without the text of the library's error."""
+    if isinstance(error, AskError | TryAgainError):
+        return LogMoves("the slot of this stream is on its way to another primary of the cluster")
     if reason := refusal(error):
         return LogUnavailable(f"the log takes no writes: {reason}")
     if "close" in str(error):

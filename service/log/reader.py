@@ -6,20 +6,22 @@ from typing import Any, cast
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from service.log.connection import (
     CONNECTING,
     SECONDS_TO_ANSWER,
+    LogMoves,
     Position,
     dead_key,
     entries_key,
     errors_as_unavailable,
     following,
     state_key,
+    unavailable,
 )
-from service.log.primaries import ListedPrimaries, Primary
+from service.log.primaries import OnePrimary, Primary
 
 # Trims what is numbered, and tells whether anything is left: what waits is counted from there. Repeating it changes
 # nothing.
@@ -32,6 +34,10 @@ return first and 1 or 0
 """
 
 LONGEST_WAIT_SECONDS = 5.0
+_CLOSED = (
+    "a `perennial move-stream` of 0.1.0 closed the log and was not finished: "
+    "resume the stream, unless its log on the other primary has taken batches since"
+)
 _KEPT_ALREADY = "equal or smaller"  # what the server says of an id that is there: ids only grow
 
 
@@ -53,9 +59,8 @@ class Reader:
     """Reads what is not numbered yet, in the log's own order, and trims what is."""
 
     def __init__(self, log: str | Primary) -> None:
-        """Connects when it is used; `log`: the primary, or the URL of the first or only one."""
-        self._primary = ListedPrimaries([log]).every()[0] if isinstance(log, str) else log
-        self.closed: frozenset[str] = frozenset()
+        """Connects when it is used; `log`: the primary, or the URL of the only one."""
+        self._primary = OnePrimary(log).every()[0] if isinstance(log, str) else log
         self._waited: tuple[dict[str, Position], int] | None = None  # what `wait` was called with last
         self._packed: Any = None  # the command that it sent
         self._logs: dict[bytes, str] = {}  # by key
@@ -128,10 +133,8 @@ class Reader:
         if (lost := self.check_each({log: position}).get(log)) is not None:
             raise lost
 
-    def check_each(self, positions: Mapping[str, Position]) -> dict[str, LogLost]:
+    def check_each(self, positions: Mapping[str, Position]) -> dict[str, LogLost | LogMoves]:
         """Return, by name of the log, what `check` would raise; all logs are asked together.
-
-        Note in `closed` which of them take no batch, because their streams are being moved to another primary.
 
         Raises:
             LogUnavailable: the log does not answer.
@@ -141,16 +144,21 @@ class Reader:
             pipe.hmget(state_key(log), "log", "sequence", "closed", "lost")
             pipe.xrange(entries_key(log), min=f"({position.entry}", count=1)
         with errors_as_unavailable():
-            answers = iter(pipe.execute())
-        lost, closed = {}, set()
-        for log, position in positions.items():
-            (of_log, newest, is_closed, lost_to), after = next(answers), next(answers)
+            answers = pipe.execute(raise_on_error=False)
+        lost: dict[str, LogLost | LogMoves] = {}
+        for (log, position), state, after in zip(positions.items(), answers[::2], answers[1::2], strict=True):
+            if error := next((answer for answer in (state, after) if isinstance(answer, RedisError)), None):
+                moves = unavailable(error)
+                if not isinstance(moves, LogMoves):
+                    raise moves
+                lost[log] = moves
+                continue
+            of_log, newest, closed, lost_to = state
             reason = _lost(position, None if of_log != log.encode() else int(newest), after, int(lost_to or 0))
+            if reason is None and closed is not None:
+                reason = _CLOSED
             if reason is not None:
                 lost[log] = LogLost(reason)
-            if is_closed is not None:
-                closed.add(log)
-        self.closed = frozenset(closed)
         return lost
 
     def trim(self, log: str, entry: str) -> None:

@@ -117,38 +117,36 @@ _HALTED = select(streams.c.id).where(streams.c.halted.is_not(None))
 _WANTS_A_SEALER = or_(streams.c.halted.is_(None), streams.c.id.in_(_ERASED))
 
 
-FIRST_PLACES = (range(1, 2),)
-"""The places of streams on the first or only primary."""
+ALL_SLOTS = (range(2**14),)
 
 
 def for_sealers(
-    connection: Connection, *, seconds: float, primary: int = 1, places: Sequence[range] = FIRST_PLACES
+    connection: Connection, *, seconds: float, primary: int = 1, slots: Sequence[range] = ALL_SLOTS
 ) -> ForSealers:
-    """Return the work for sealers of a primary, whose streams have such places; one round trip.
+    """Return the work for sealers of a primary, whose streams have such slots; one round trip.
 
     seconds: the length of their leases, after which a free stream is so for long.
     """
-    counting = _unsealed(seconds, primary, tuple(places))
+    counting = _unsealed(seconds, primary, tuple(slots))
     (counts,), erased, halted = read_together(connection, (counting, {}), (_EACH_ERASED, {}), (_HALTED, {}))
     return ForSealers(Unsealed(*counts), {row.stream_id for row in erased}, {row.id for row in halted})
 
 
 @lru_cache(maxsize=16)
-def _unsealed(seconds: float, primary: int, places: Sequence[range]) -> Select[int, int, int, int]:
+def _unsealed(seconds: float, primary: int, slots: Sequence[range]) -> Select[int, int, int, int]:
     free, long_free = (func.count().filter(leases.is_free(seconds, since=since)) for since in (0.0, seconds))
     return (
         select(leases.sealers(seconds, primary=primary), func.count(), free, long_free)
         .select_from(streams)
         .join(leased, leased.c.resource == leases.stream_of(streams.c.id))
-        .where(_WANTS_A_SEALER, _has(places))
+        .where(_WANTS_A_SEALER, _has(slots))
     )
 
 
-def wanting_a_sealer(*, but: Sequence[int], places: Sequence[range] = FIRST_PLACES) -> Select[str]:
-    """The leases of the streams with such places that want a sealer, some streams aside; in a query."""
-    return select(leases.stream_of(streams.c.id)).where(_WANTS_A_SEALER, _has(places), streams.c.id != all_of(but))
+def wanting_a_sealer(*, but: Sequence[int], slots: Sequence[range] = ALL_SLOTS) -> Select[str]:
+    """The leases of the streams with such slots that want a sealer, some streams aside; in a query."""
+    return select(leases.stream_of(streams.c.id)).where(_WANTS_A_SEALER, _has(slots), streams.c.id != all_of(but))
 
 
-def _has(places: Sequence[range]) -> ColumnElement[bool]:
-    within = [streams.c.place.between(each.start, each.stop - 1) for each in places]
-    return or_(*within, *[streams.c.place.is_(None) for each in places if 1 in each])
+def _has(slots: Sequence[range]) -> ColumnElement[bool]:
+    return or_(*[streams.c.place.between(part.start, part.stop - 1) for part in slots])

@@ -89,11 +89,6 @@ def queries(publication: int) -> str:
     return f"queries:{publication}"
 
 
-def move(stream: int) -> str:
-    """The lease of the one command that moves a stream's log to another primary; its epoch numbers the move."""
-    return f"move:{stream}"
-
-
 def exploration(identity: int) -> str:
     return f"exploration:{identity}"
 

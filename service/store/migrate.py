@@ -24,8 +24,8 @@ _VERSION = Table("alembic_version", MetaData())
 _OWNED = text("SELECT FROM pg_tables WHERE schemaname = current_schema() AND tablename = :name AND tableowner = :role")
 
 
-class RoleMissing(Exception):
-    """The service's role is not there, and the role that migrates may not make it."""
+class CannotMigrate(Exception):
+    """The database stays as it was: something must be done before."""
 
 
 def migrate(
@@ -42,7 +42,7 @@ def migrate(
 
     Raises:
         DatabaseUnavailable: there is no connection; DatabaseUnsuitable: nor would there be one later.
-        RoleMissing: it could not be made.
+        CannotMigrate: the role could not be made, or a migration says what to do first.
     """
     database = Database(url, connections=1, seconds=SECONDS, limits={}, variable=variable)
     try:
@@ -73,7 +73,7 @@ def _grant(connection: Connection, role: str, password: str | None) -> None:
         if not connection.execute(
             text("SELECT rolcreaterole OR rolsuper FROM pg_roles WHERE rolname = current_user")
         ).scalar_one():
-            raise RoleMissing(f"there is no role {role}, and this one may not make it: CREATE ROLE {quoted} LOGIN")
+            raise CannotMigrate(f"there is no role {role}, and this one may not make it: CREATE ROLE {quoted} LOGIN")
         session: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
         connection.execute(text(f"CREATE ROLE {quoted} LOGIN"))
         if known := password or session.info.password:

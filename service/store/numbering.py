@@ -205,10 +205,7 @@ def resume(connection: Connection, seen: Stream, *, sequence: int, lost_batches:
 
     seen: the stream as its log was asked for. None: it is not halted any more, or was resumed and has halted anew since
     then, so that `sequence` and `lost_batches` are of an earlier halt.
-
-    A move of its log that is under way comes to nothing: its log may be another now.
     """
-    leases.revoke(connection, leases.move(seen.id))
     stream = locks.stream(connection, seen.id)
     if stream.halted is None or _halt(stream) != _halt(seen):
         return None

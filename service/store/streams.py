@@ -2,7 +2,8 @@
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
+from binascii import crc_hqx
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -58,7 +59,7 @@ class Stream:
     name: str
     log: str
     schema: dict[str, Any]
-    place: int | None
+    place: int
     retention: Literal["keep", "needed"]
     epsilon: Decimal
     delta: Decimal
@@ -133,6 +134,11 @@ class Stream:
         return self.parsed_schema.layout()
 
 
+def slot(log: str) -> int:
+    """Return the slot that a cluster gives the keys of a log, which carry its name as hash tag."""
+    return crc_hqx(log.encode(), 0) % 2**14
+
+
 def create(
     connection: Connection,
     *,
@@ -143,7 +149,6 @@ def create(
     epsilon: Decimal,
     delta: Decimal,
     accounting: str = Accounting.BASIC,
-    place: int | None = None,
 ) -> Stream:
     """Make a stream; one with units gets a secret for their pseudonyms. NameTaken if there is one of this name."""
     secret = secrets.token_bytes(SECRET_BYTES) if schema.get("unit") is not None else None
@@ -158,7 +163,7 @@ def create(
                 epsilon=epsilon,
                 delta=delta,
                 accounting=accounting,
-                place=place,
+                place=slot(log),
                 promise="",
                 unit_secret_digest=None if secret is None else hashlib.sha256(secret).hexdigest(),
             )
@@ -235,20 +240,6 @@ def of_each(connection: Connection, identities: Sequence[int]) -> list[Stream]:
 def needed(identities: Sequence[int]) -> tuple[Select[Any], dict[str, Any]]:
     """Return what is to be read of some streams, a row for `of_row` each."""
     return _EACH, {"streams": list(identities)}
-
-
-def by_place(connection: Connection) -> dict[int, int]:
-    """Return how many streams have each place."""
-    place = func.coalesce(streams.c.place, 1)
-    return dict(connection.execute(select(place, func.count()).group_by(place)).all())
-
-
-def place_all(connection: Connection, place: Callable[[str], int]) -> None:
-    """Store with each stream the place that the name of its log has."""
-    rows = connection.execute(select(streams.c.id, streams.c.log, streams.c.place)).all()
-    for row in rows:
-        if row.place != (right := place(row.log)):
-            connection.execute(update(streams).where(streams.c.id == row.id).values(place=right))
 
 
 def page(connection: Connection, *, limit: int, before: int | None, only: frozenset[str] | None) -> list[Stream]:

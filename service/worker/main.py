@@ -7,15 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 import structlog
 
 from service import metrics
-from service.log import ClusterPrimaries, LogUnavailable, LogUnsuitable, open_readers, probe, read_primaries
+from service.log import LogUnavailable, LogUnsuitable, open_readers, probe, read_primaries
 from service.logs import Outage
 from service.settings import Settings
-from service.store import streams
 from service.store.database import (
     CONFIRM,
     FREE_STREAM,
@@ -62,14 +60,12 @@ def work(settings: Settings, stop: threading.Event) -> None:
     readers = open_readers(primaries)
     connections = settings.publishers + settings.explorations + 7 + 2 * len(readers)
     database = Database(settings.database_url, connections=connections)
-    if isinstance(primaries, ClusterPrimaries):
-        _await("database", partial(_store_slots, database, primaries), stop)
     files = open_segments(settings)
     _await("segment store", files.probe, stop)
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
     context = WorkerContext(database, files, keeper, settings.dask_scheduler)
     keeper.start(end=stop)
-    sealers = [Sealer(database, primaries, reader, files, keeper) for reader in readers]
+    sealers = [Sealer(database, reader, files, keeper) for reader in readers]
 
     def look_for_streams(_: str) -> None:
         for sealer in sealers:
@@ -140,12 +136,6 @@ def _await(part: str, ask: Callable[[], None], stop: threading.Event) -> None:
         else:
             outage.end()
             return
-
-
-def _store_slots(database: Database, primaries: ClusterPrimaries) -> None:
-    """Store with each stream its slot, also with those from before the log was a cluster."""
-    with database.transaction() as connection:
-        streams.place_all(connection, lambda log: primaries.place(log, {}))
 
 
 def _until_stopped(job: Callable[[threading.Event], None], stop: threading.Event) -> None:

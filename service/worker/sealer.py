@@ -19,7 +19,7 @@ import structlog
 
 from service import metrics
 from service.ledger import high_water_mark
-from service.log import Entry, LogLost, LogUnavailable, Position, Primaries, Reader
+from service.log import Entry, LogLost, LogMoves, LogUnavailable, Position, Reader
 from service.logs import Outage
 from service.mechanisms.building import needs
 from service.store import changes, leases, numbering, retention, segments, streams
@@ -35,7 +35,6 @@ from service.streams.layout import RecordLayout, UnreadableBatch
 from service.tracebacks import place_of
 from service.worker import counting
 from service.worker.leases import LeaseKeeper
-from service.worker.moving import is_on, position_of, reopen
 from service.worker.share import TAKEN_AT_ONCE, Share
 
 _log = structlog.get_logger(__name__)
@@ -57,11 +56,8 @@ WAIT_MILLISECONDS = 1000  # for records, before it hears of free streams
 class Sealer:
     """Seals its share of the streams of one primary, the reader's: those whose lease it gets."""
 
-    def __init__(
-        self, database: Database, primaries: Primaries, reader: Reader, files: SegmentFiles, keeper: LeaseKeeper
-    ) -> None:
-        self._database, self._primaries, self._reader = database, primaries, reader
-        self._files, self._keeper = files, keeper
+    def __init__(self, database: Database, reader: Reader, files: SegmentFiles, keeper: LeaseKeeper) -> None:
+        self._database, self._reader, self._files, self._keeper = database, reader, files, keeper
         self._share = Share(keeper)
         self._held: dict[str, tuple[Lease, Stream]] = {}  # by name of the log
         self._positions: tuple[dict[str, tuple[Lease, Stream]], dict[str, Position]] = {}, {}  # of what was held
@@ -115,13 +111,13 @@ class Sealer:
         seconds, primary = self._keeper.seconds, self._reader.primary
         self._share.appear(primary.number)
         with self._database.transaction() as connection:
-            look = changes.for_sealers(connection, seconds=seconds, primary=primary.number, places=primary.places)
+            look = changes.for_sealers(connection, seconds=seconds, primary=primary.number, slots=primary.slots)
         (there, erased, halted), held = look, self._held.items()
         self._let_go(*[log for log, (mine, of) in held if of.id in halted or not self._keeper.holds(mine)])
         self._let_go(*list(self._held)[: self._share.surplus(there, len(self._held))])
         now = time.monotonic()
         self._not_before = {stream: until for stream, until in self._not_before.items() if until > now}
-        taken = self._share.take(there, len(self._held), but=list(self._not_before), places=primary.places)
+        taken = self._share.take(there, len(self._held), but=list(self._not_before), slots=primary.slots)
         if len(taken) == TAKEN_AT_ONCE:
             self._look_at = 0.0
         self._take_over(taken)
@@ -137,7 +133,7 @@ class Sealer:
             return
         current_streams, older, files = self._read(taken)
         sealing = {each.log: position_of(each) for each in current_streams if each.halted is None}
-        lost = {log: LogLost(older[log]) for log in sealing.keys() & older.keys()}
+        lost: dict[str, LogLost | LogMoves] = {log: LogLost(older[log]) for log in sealing.keys() & older.keys()}
         lost |= self._reader.check_each({log: sealing[log] for log in sealing.keys() - lost.keys()})
         self._reader.go_on({log: sealing[log] for log in sealing.keys() - lost.keys()})
         if any(stream.layout.units for stream in current_streams):
@@ -166,12 +162,11 @@ class Sealer:
         except BaseException:
             self._keeper.drop(*taken)
             raise
-        here = [stream for stream in current_streams if is_on(self._reader.primary, stream)]
-        self._held |= {stream.log: (mine.pop(stream.id), stream) for stream in here}
-        self._keeper.drop(*mine.values())  # of streams that moved to another primary while their leases were taken
-        return here, older, files
+        self._held |= {stream.log: (mine.pop(stream.id), stream) for stream in current_streams}
+        self._keeper.drop(*mine.values())  # of streams whose marks can't be read
+        return current_streams, older, files
 
-    def _go_on(self, stream: Stream, lost: LogLost | None, known: set[str]) -> None:
+    def _go_on(self, stream: Stream, lost: LogLost | LogMoves | None, known: set[str]) -> None:
         if lost is not None:  # of an older record the log may be all right: nothing is swept or added
             raise lost
         self._sweep(stream, known)
@@ -193,11 +188,9 @@ class Sealer:
         for log in due:
             self._guard(log, partial(self._tidy_one, self._held[log][1], lost.get(log), moved))
 
-    def _tidy_one(self, stream: Stream, lost: LogLost | None, moved: dict[int, object]) -> None:
+    def _tidy_one(self, stream: Stream, lost: LogLost | LogMoves | None, moved: dict[int, object]) -> None:
         if lost is not None:
             raise lost
-        if stream.log in self._reader.closed:
-            reopen(self._database, self._reader, self._primaries, self._keeper, stream)
         self._forget_entries(stream)
         if stream.id in moved and self._moved.get(stream.log) != moved[stream.id]:
             self._drop_unneeded(stream)
@@ -391,12 +384,20 @@ class Sealer:
             self._let_go(log)
         except UnitErased:  # the log holds the batches still; in the file that was written the unit's records count
             self._guard(log, partial(self._sweep, stream, set()))
+        except LogMoves:
+            self._not_before[stream.id] = time.monotonic() + LOOK_SECONDS
+            self._let_go(log)
         except (DatabaseUnavailable, LogUnavailable):
             raise
         except Exception as error:  # noqa: BLE001 - a bad file of one stream must not stop the others
             _log.error("sealing_failed", stream=stream.name, error=type(error).__name__, at=place_of(error))
             self._not_before[stream.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
             self._let_go(log)
+
+
+def position_of(stream: Stream) -> Position:
+    """Return how far the log of a stream is numbered."""
+    return Position(entry=stream.sealed_entry, sequence=stream.sealed_sequence)
 
 
 def _decoded(entry: Entry, layout: RecordLayout) -> Columns | None:

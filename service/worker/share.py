@@ -34,12 +34,12 @@ class Share:
         """Return how many of the streams that this worker holds are others'."""
         return max(0, held - _share(there))
 
-    def take(self, there: Unsealed, held: int, *, but: Sequence[int], places: Sequence[range]) -> list[Lease]:
+    def take(self, there: Unsealed, held: int, *, but: Sequence[int], slots: Sequence[range]) -> list[Lease]:
         """Take free streams up to this worker's share, so many at most at once, and those that nobody else takes.
 
-        but: streams that this worker is not to take. places: of the streams to take.
+        but: streams that this worker is not to take. slots: of the streams to take.
         """
-        room, wanted = _share(there) - held, changes.wanting_a_sealer(but=but, places=places)
+        room, wanted = _share(there) - held, changes.wanting_a_sealer(but=but, slots=slots)
         if there.free and room > 0:
             return self._keeper.take_several(wanted, most=min(room, TAKEN_AT_ONCE))
         if there.long_free:

@@ -15,11 +15,10 @@ from service.worker import publisher as publishing
 from tests.conftest import make_world
 from tests.faults.stage import Accidents, Stage
 from tests.faults.steps import instrument
-from tests.log.primaries import three_in_cluster, three_listed
+from tests.log.primaries import three_in_cluster
 from tests.store.objects.server import BUCKET, Faults, serving
 
-SEGMENTS, LOGS = ("folder", "objects", "faulty objects"), ("one", "list", "cluster")
-SEVERAL = {"list": three_listed, "cluster": three_in_cluster}
+SEGMENTS, LOGS = ("folder", "objects", "faulty objects"), ("one", "cluster")
 ENOUGH_REQUESTS = 1000  # of which some fail for certain
 FAULTS = Faults(refused=0.02, forgotten=0.02, cut=0.01, seconds=2.0)
 
@@ -31,7 +30,7 @@ def stage(servers, tmp_path, monkeypatch, request):
     places = {}
     with ExitStack() as stack:
         if log != "one":
-            three = stack.enter_context(SEVERAL[log](tmp_path / "log"))
+            three = stack.enter_context(three_in_cluster(tmp_path / "log"))
             places["redis_url"] = three.url
         if segments != "folder":
             server = stack.enter_context(serving())

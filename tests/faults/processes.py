@@ -56,15 +56,6 @@ def working(settings: Settings) -> Iterator[BaseProcess]:
     end(process)
 
 
-def start_mover(
-    settings: Settings, stream: str, place: int, *, at: int, send: signal.Signals = signal.SIGKILL
-) -> BaseProcess:
-    """Start a command that moves a stream and sends itself a signal before its step of that number, from 1."""
-    process = _server.Process(target=_move, args=(settings, stream, place, at, send), daemon=True)
-    process.start()
-    return process
-
-
 class Api:
     """An API, which sends itself a signal when it first comes to the moment after it was told that now is the time.
 
@@ -149,22 +140,6 @@ def _work(settings: Settings, at: Moment | None, send: signal.Signals, since: Mo
             numbering.SECONDS_TO_SEAL = commit.SECONDS_TO_COMMIT
         _arm(at, send, since=since)
     raise SystemExit(main.run(settings))
-
-
-def _move(settings: Settings, stream: str, place: int, at: int, send: signal.Signals) -> None:
-    from service.worker import moving
-    from tests.faults.steps import instrument
-
-    command, steps = threading.get_ident(), []
-
-    def reach(step: str, when: When) -> None:
-        if when == "before" and threading.get_ident() == command:
-            steps.append(step)
-            if len(steps) == at:
-                os.kill(os.getpid(), send)
-
-    instrument(reach)
-    moving.run(settings, stream, place, lambda _: None)
 
 
 def _serve(

@@ -129,8 +129,8 @@ class Stage:
 
     def worker(self) -> "Worker":
         keeper = LeaseKeeper(self.database, seconds=3600)
-        readers = open_readers(primaries := self.primaries())
-        sealers = [Sealer(self.database, primaries, reader, self.files, keeper) for reader in readers]
+        readers = open_readers(self.primaries())
+        sealers = [Sealer(self.database, reader, self.files, keeper) for reader in readers]
         context = WorkerContext(self.database, self.files, keeper)
         return Worker(sealers, readers, SteppingPublisher(context), context.ticker, context.audit)
 

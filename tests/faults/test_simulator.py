@@ -112,12 +112,11 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
         budget = BUDGETS[accounting]
         self.schema = SCHEMA | ({} if every is None else {"evaluation": {"every": every}})
         log = token_hex(16)
-        place = self.appender.place(log, {})
-        self.wait_for(self.appender.create(log, place))
+        self.wait_for(self.appender.create(log))
         with self.stage.database.transaction() as connection:
             self.stream = streams.create(
                 connection, name="s", log=log, schema=self.schema, retention=retention,
-                epsilon=budget.epsilon, delta=budget.delta, accounting=accounting, place=place,
+                epsilon=budget.epsilon, delta=budget.delta, accounting=accounting,
             )  # fmt: skip
         self.begin_publication(which)
         if every is not None:
@@ -301,8 +300,7 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
         idempotency = (key, "body") if key else None
         answer = None
         with self.stage.accidents.happening(accident) as crashed:
-            log = self.stream.log, self.stream.place
-            answer = self.wait_for(self.appender.append(*log, packed, len(numbers), idempotency=idempotency))
+            answer = self.wait_for(self.appender.append(self.stream.log, packed, len(numbers), idempotency=idempotency))
         if crashed:
             self.promises.unanswered.add(batch)
             self.wait_for(self.appender.close())

@@ -68,27 +68,10 @@ LOOKS = {
     "_releases: commit",
     "_part: commit",
     "_parts: commit",
-    "MovedLog.goes_to: log",
-    "MovedLog.state: log",
     # Loads the script that the next step runs.
     "Appender._load: log",
 }
 
-BY_A_MOVE = {  # tests/log/test_moving.py
-    "Mover._move: commit",
-    "Mover._now: commit",
-    "Mover.move: commit",
-    "MovedLog._run: log",
-    "MovedLog._transact: log",
-    "MovedLog.answers: log",
-    "MovedLog.drop_letters: log",
-    "MovedLog.forget: log",
-    "MovedLog.is_numbered: log",
-    "MovedLog.letters: log",
-    "MovedLog.prepare: log",
-    "MovedLog.remembered: log",
-    "reopen: commit",
-}
 ON_OBJECTS = {  # in the place of a folder, in test_simulator.py
     "SegmentObjects._create: object",
     "SegmentObjects._remove: object",
@@ -170,7 +153,6 @@ BY_THE_EXPLORER = {  # tests/api/test_explorer.py
 def test_every_step_that_there_is_is_listed():
     listed = (
         LOOKS,
-        BY_A_MOVE,
         ON_OBJECTS,
         BY_A_WORKER,
         WHEN_SOMETHING_IS_WRONG,

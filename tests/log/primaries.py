@@ -1,4 +1,4 @@
-"""Three primaries of the log, on servers of their own."""
+"""A cluster of three primaries of the log, on servers of their own."""
 
 import os
 import signal
@@ -21,11 +21,10 @@ PRIMARIES, SLOTS = 3, 2**14
 
 @dataclass
 class Three:
-    """`url`: the setting that names them all."""
+    """`url`: the setting that names the cluster."""
 
     servers: list[Valkey]
     url: str
-    in_cluster: bool = False
 
     def redis(self, number: int) -> Redis:
         return Redis.from_url(self.servers[number - 1].url)
@@ -39,8 +38,7 @@ class Three:
         server = self.servers[number - 1]
         server.start()
         wait_until(server.ready)
-        if self.in_cluster:
-            self.serves(number)
+        self.serves(number)
 
     def serves(self, number: int) -> None:
         with self.redis(number) as redis:
@@ -64,22 +62,6 @@ class Three:
 
 
 @contextmanager
-def three_listed(folder: Path) -> Iterator[Three]:
-    """Run three servers that know nothing of each other."""
-    stop = StopRequest()
-    with ExitStack() as stack:
-        directories = [stack.enter_context(open_data_directory(folder / str(each), stop)) for each in range(PRIMARIES)]
-        servers = [Valkey(directory) for directory in directories]
-        three = Three(servers, ",".join(server.url for server in servers))
-        try:
-            for number in range(1, PRIMARIES + 1):
-                three.start(number)
-            yield three
-        finally:
-            stop_together([server.child for server in servers])
-
-
-@contextmanager
 def three_in_cluster(folder: Path) -> Iterator[Three]:
     """Run a cluster of three primaries. If one is away, the others serve their slots."""
     stop = StopRequest()
@@ -99,7 +81,6 @@ def three_in_cluster(folder: Path) -> Iterator[Three]:
                     redis.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], ports[1])
             for number in range(1, PRIMARIES + 1):
                 three.serves(number)
-            three.in_cluster = True
             yield three
         finally:
             stop_together([server.child for server in servers])

@@ -24,13 +24,10 @@ from service.log import (
     IdempotencyFull,
     LogLost,
     LogUnavailable,
-    MovedLog,
-    Overtaken,
     Position,
     Reader,
     Resumed,
     appender,
-    read_primaries,
 )
 from service.log import reader as readers
 
@@ -353,24 +350,6 @@ def test_batches_that_come_at_the_same_time_or_without_an_answer_are_never_misse
     reader.close()
 
 
-@pytest.mark.parametrize(
-    ("mine", "others", "goes_on"),
-    [
-        (("open", 5), ("closed", 5), True),
-        (("open", 5), ("left", 0), True),
-        (("open", 5), ("closed", 6), False),
-        (("open", 5), ("open", 5), False),
-        (("open", 5), ("lost", 0), False),
-        (("closed", 5), ("closed", 5), False),
-    ],
-)
-def test_a_log_goes_on_after_one_that_takes_nothing_and_ends_no_later(url: str, mine, others, goes_on):
-    """One that came back with a backup ends before the other one."""
-    with closing(MovedLog(read_primaries(url).every()[0], token_hex(16), 1)) as moved:
-        moved.state = lambda: mine
-        assert moved.goes_on_after(SimpleNamespace(state=lambda: others)) is goes_on
-
-
 @pytest.mark.parametrize("way", ["flushed", "made anew", "older", "emptied", "cut"])
 def test_a_log_that_is_not_the_one_that_was_numbered_is_told(url: str, log: str, redis: Redis, way):
     first, second, _ = doing(url, *[appending(log)] * 3)
@@ -395,46 +374,19 @@ def test_a_log_that_is_not_the_one_that_was_numbered_is_told(url: str, log: str,
     reader.close()
 
 
-def test_a_log_moves_to_no_server_that_could_lose_it_and_into_none_that_takes_batches(url: str, redis: Redis):
-    with closing(MovedLog(read_primaries(url).every()[0], token_hex(16), 1)) as log:
-        redis.config_set("appendfsync", "everysec")
-        with pytest.raises(LogUnavailable, match="set `appendonly yes` and `appendfsync always`"):
-            log.prepare(BEGIN)
-        assert log.state() == ("lost", 0)
-        redis.config_set("appendfsync", "always")
-        assert log.prepare(BEGIN) == "prepared"
-        log._remember([])
-        assert log.open_for_appends() == "opened"
-        with pytest.raises(Overtaken):
-            log._remember([])
-
-
-def test_a_log_that_takes_batches_or_is_unknown_stays_as_it_is(url: str, log: str):
-    (first,) = doing(url, appending(log))
-    primary = read_primaries(url).every()[0]
-    with closing(MovedLog(primary, log, 1)) as moved, closing(MovedLog(primary, token_hex(16), 1)) as unknown:
-        assert (moved.prepare(BEGIN), moved.leave(), moved.state()) == ("open", False, ("open", 1))
-        positions = Position(first.entry, 1), Position("0-0", 1), Position(first.entry, 0)
-        assert [moved.is_numbered(each) for each in positions] == [True, False, False]
-        assert (unknown.open_for_appends(), unknown.leave(), unknown.state()) == ("lost", False, ("lost", 0))
-
-
-def test_of_a_log_that_is_left_nothing_stays_but_its_mark(url: str, log: str, redis: Redis):
-    doing(url, appending(log, idempotency=("scope", "body")))
-    state, dead, answer = (f"perennial:{{{log}}}:{part}" for part in ("state", "dead", "idempotency:a"))
-    primary = read_primaries(url).every()[0]
-    with closing(MovedLog(primary, log, 1)) as moved, closing(MovedLog(primary, log, 2)) as later:
-        redis.xadd(dead, {"a": "letter"})
-        assert moved.close_for_appends(1) == "closed"
-        with pytest.raises(Overtaken):
-            later._remember([])  # it has not begun here
-        assert moved.leave()
-        assert redis.keys(f"*{log}*") == [state.encode()]
-        redis.xadd(dead, {"a": "letter"})
-        assert moved.prepare(BEGIN) == "prepared"
-        assert redis.keys(f"*{log}*") == [state.encode()], "a letter of an earlier time is none of this one's"
-        moved._remember([(answer.encode(), {b"body": b"b"}, 60_000)])
-        assert 0 < redis.pttl(answer) <= 60_000
+def test_a_log_that_an_unfinished_move_closed_halts_its_stream_until_it_is_resumed(url: str, log: str, redis: Redis):
+    """0.1.0 moved streams between servers; a command that died left the log closed."""
+    doing(url, appending(log))
+    redis.hset(f"perennial:{{{log}}}:state", "closed", 2)
+    with pytest.raises(LogUnavailable, match="lost or halted"):
+        doing(url, appending(log))
+    with closing(Reader(url)) as reader:
+        with pytest.raises(LogLost, match=r"`perennial move-stream` of .* closed the log"):
+            reader.check(log, BEGIN)
+        assert doing(url, lambda appender: appender.resume(log, BEGIN)) == [Resumed(sequence=0, lost_batches=0)]
+        reader.check(log, BEGIN)
+        doing(url, appending(log))
+        assert [entry.sequence for entry in reader.read(log, BEGIN, batches=9)] == [1, 2]
 
 
 def test_how_long_the_oldest_batch_has_waited_is_told_in_seconds():

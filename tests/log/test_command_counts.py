@@ -21,7 +21,7 @@ from service.worker import sealer as sealing
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
 from tests.conftest import make_world, wait_until
-from tests.log.primaries import three_in_cluster, three_listed
+from tests.log.primaries import three_in_cluster
 from tests.worker.conftest import SCHEMA
 
 STREAMS, ROUNDS, BATCHES, RECORDS = 12, 10, 3, 100
@@ -34,9 +34,7 @@ def commands_to_number(servers: Servers, url: str, folder: Path, count: Callable
     database, primaries = Database(world.settings.database_url), read_primaries(url)
     primaries.refresh()
     readers, keeper = open_readers(primaries), LeaseKeeper(database, seconds=600.0)
-    sealers = [
-        Sealer(database, primaries, each, SegmentFiles(world.settings.segment_store), keeper) for each in readers
-    ]
+    sealers = [Sealer(database, reader, SegmentFiles(world.settings.segment_store), keeper) for reader in readers]
     with asyncio.Runner() as runner:
         appenders = Appenders(primaries, max_batches=1000, max_bytes=10**9)
         made = [runner.run(new_stream(database, appenders, f"s{number}")) for number in range(STREAMS)]
@@ -58,9 +56,7 @@ def commands_to_number(servers: Servers, url: str, folder: Path, count: Callable
 
 async def new_stream(database: Database, appenders: Appenders, name: str) -> Stream:
     log = token_hex(16)
-    with database.transaction() as connection:
-        place = appenders.place(log, streams.by_place(connection))
-    await appenders.create(log, place)
+    await appenders.create(log)
     with database.transaction() as connection:
         return streams.create(
             connection,
@@ -70,14 +66,13 @@ async def new_stream(database: Database, appenders: Appenders, name: str) -> Str
             retention="keep",
             epsilon=Decimal(1),
             delta=Decimal(0),
-            place=place,
         )
 
 
 async def append(appenders: Appenders, made: list[Stream]) -> None:
     for _ in range(BATCHES):
         for stream in made:
-            await appenders.append(stream.log, stream.place, BATCH, RECORDS, idempotency=None)
+            await appenders.append(stream.log, BATCH, RECORDS, idempotency=None)
 
 
 def number(database: Database, sealers: list[Sealer], records: int) -> None:
@@ -91,8 +86,7 @@ def number(database: Database, sealers: list[Sealer], records: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("several", [three_listed, three_in_cluster], ids=["list", "cluster"])
-def test_three_primaries_cost_as_many_commands_as_one(servers: Servers, tmp_path: Path, monkeypatch, several):
+def test_three_primaries_cost_as_many_commands_as_one(servers: Servers, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(sealing, "TIDY_SECONDS", 10**6)
     with Redis.from_url(servers.redis_url) as redis:
         one = commands_to_number(
@@ -101,7 +95,7 @@ def test_three_primaries_cost_as_many_commands_as_one(servers: Servers, tmp_path
             tmp_path / "one",
             lambda: sum(each["calls"] for each in redis.info("commandstats").values()),
         )
-    with several(tmp_path / "three") as three:
+    with three_in_cluster(tmp_path / "three") as three:
         many = commands_to_number(servers, three.url, tmp_path / "several", three.commands)
         assert three.refused_across_slots() == 0
     print(f"commands of one primary: {one}, of three: {many}, ratio {many / one:.3f}")

@@ -1,4 +1,4 @@
-"""Several primaries hold the logs of different streams, and one that is away keeps no other stream waiting."""
+"""The primaries of a cluster hold the logs of different streams, and one that is away keeps no other stream waiting."""
 
 import asyncio
 import time
@@ -20,26 +20,20 @@ from service.log import (
     probe,
     read_primaries,
 )
-from service.log.primaries import ListedPrimaries
+from service.log.primaries import OnePrimary
 from service.store import streams
 from service.store.database import Database
 from tests.api.test_records import refused
 from tests.conftest import Service, make_world, ok, running, unique, wait_until
-from tests.log.primaries import PRIMARIES, Three, three_in_cluster, three_listed
+from tests.log.primaries import PRIMARIES, Three, three_in_cluster
 
 STREAMS = 9
 RECORDS = {"x": [[0.1, 0.2], [0.3, 0.4]], "y": [0, 1]}
 
 
-@pytest.fixture(scope="module", params=[three_listed, three_in_cluster], ids=["list", "cluster"])
-def three(tmp_path_factory, request: pytest.FixtureRequest) -> Iterator[Three]:
-    with request.param(tmp_path_factory.mktemp("three")) as three:
-        yield three
-
-
 @pytest.fixture(scope="module")
-def listed(tmp_path_factory) -> Iterator[Three]:
-    with three_listed(tmp_path_factory.mktemp("listed")) as three:
+def three(tmp_path_factory) -> Iterator[Three]:
+    with three_in_cluster(tmp_path_factory.mktemp("three")) as three:
         yield three
 
 
@@ -67,7 +61,7 @@ def places(service: Service, names: list[str]) -> dict[str, int]:
     with database.transaction() as connection:
         rows = [streams.find(connection, name) for name in names]
     database.close()
-    return {row.name: primaries.of(row.log, row.place).number for row in rows}
+    return {row.name: primaries.of(row.log).number for row in rows}
 
 
 def send(service: Service, stream: str, key: str | None = None) -> httpx.Response:
@@ -161,15 +155,14 @@ def test_a_reader_sees_what_came_before_it_looked_and_what_comes_later(three: Th
     primaries = read_primaries(three.url)
     primaries.refresh()
     log = token_hex(16)
-    place = primaries.place(log, {})
-    reader = next(each for each in open_readers(primaries) if each.primary == primaries.of(log, place))
+    reader = next(reader for reader in open_readers(primaries) if reader.primary == primaries.of(log))
 
     async def append(*, first: bool) -> None:
         appenders = Appenders(primaries, max_batches=9, max_bytes=10**6)
         if first:
-            await appenders.create(log, place)
+            await appenders.create(log)
         for _ in range(2):
-            await appenders.append(log, place, b"x", 1, idempotency=None)
+            await appenders.append(log, b"x", 1, idempotency=None)
         await appenders.close()
 
     position = Position(entry="0-0", sequence=0)
@@ -192,27 +185,10 @@ def exposed(service: Service) -> str:
     return answer.text
 
 
-def test_a_new_stream_is_on_the_primary_with_the_fewest(listed: Three):
-    primaries = read_primaries(listed.url)
-    assert primaries.place("log", {1: 4, 2: 3, 3: 3}) == 2
-    assert primaries.place("log", {1: 1, 2: 1}) == 3
-    assert read_primaries(listed.servers[0].url).place("log", {1: 4}) is None
-
-
-def test_a_stream_of_a_primary_that_is_not_named_waits(listed: Three):
-    with pytest.raises(LogUnavailable, match="on primary 3, and PERENNIAL_REDIS_URL has 1"):
-        read_primaries(listed.servers[0].url).of("log", 3)
-
-
-def test_several_urls_are_told_apart_though_passwords_hold_commas():
-    urls = ["redis://:a,b@one:1/0", "unix:///two"]
-    assert [each.url for each in read_primaries(", ".join(urls)).every()] == urls
-
-
 def test_after_a_primary_did_not_answer_it_is_looked_where_primaries_are_now():
     """Otherwise a primary whose address or slots moved counts as away until a client appends there."""
 
-    class Moved(ListedPrimaries):
+    class Moved(OnePrimary):
         refreshed = 0
 
         def refresh(self) -> None:
@@ -225,28 +201,12 @@ def test_after_a_primary_did_not_answer_it_is_looked_where_primaries_are_now():
         finally:
             await appenders.close()
 
-    primaries = Moved(["unix:///nowhere"])
+    primaries = Moved("unix:///nowhere")
     assert asyncio.run(state()).up == {1: False}
     assert primaries.refreshed == 1
 
 
-def test_primaries_in_another_order_are_refused(listed: Three):
-    primaries = read_primaries(listed.url)
-    probe(primaries)
-    for _ in range(2):  # a second start does not take the new order for the old one
-        with pytest.raises(LogUnsuitable, match="primary 1 of PERENNIAL_REDIS_URL was number 3 before"):
-            probe(read_primaries(",".join(each.url for each in reversed(primaries.every()))))
-    probe(primaries)
-
-
-def test_primaries_after_one_that_is_away_are_looked_at(listed: Three):
-    probe(read_primaries(listed.url))
-    with pytest.raises(LogUnsuitable, match="primary 2 of PERENNIAL_REDIS_URL was number 1 before"):
-        probe(read_primaries(f"unix:///nowhere,{listed.servers[0].url}"))
-
-
 def test_primaries_are_known_though_nodes_that_were_named_are_away(three: Three):
-    """A list has no other primaries than those that are named."""
     named = three.url.partition(",")[0]
     primaries = read_primaries(named)
     primaries.refresh()
@@ -255,9 +215,8 @@ def test_primaries_are_known_though_nodes_that_were_named_are_away(three: Three)
     try:
         primaries.refresh()
         assert primaries.every() == before, "the other nodes know them"
-        if three.in_cluster:
-            with pytest.raises(LogUnavailable):
-                read_primaries(named).refresh()
+        with pytest.raises(LogUnavailable):
+            read_primaries(named).refresh()
     finally:
         three.start(1)
 

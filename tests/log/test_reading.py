@@ -10,18 +10,18 @@ from redis.connection import AbstractConnection
 
 from service.embedded.servers import Servers
 from service.log import LogUnavailable, Position, Reader, open_readers, read_primaries
-from service.log.cluster import slot
 from service.log.connection import entries_key, state_key
+from service.store.streams import slot
 from tests.conftest import wait_until
-from tests.log.primaries import Three, three_in_cluster, three_listed
+from tests.log.primaries import Three, three_in_cluster
 
 NUMBER = 2  # of the primary whose logs are read
 START = Position(entry="0-0", sequence=0)
 
 
-@pytest.fixture(scope="module", params=[three_listed, three_in_cluster], ids=["list", "cluster"])
-def three(tmp_path_factory, request: pytest.FixtureRequest) -> Iterator[Three]:
-    with request.param(tmp_path_factory.mktemp("three")) as three:
+@pytest.fixture(scope="module")
+def three(tmp_path_factory) -> Iterator[Three]:
+    with three_in_cluster(tmp_path_factory.mktemp("three")) as three:
         yield three
 
 
@@ -42,8 +42,7 @@ class Desk:
     def name(self) -> str:
         while True:
             log = token_hex(16)
-            place = self.primaries.place(log, {1: 1, 3: 1})
-            if self.primaries.of(log, place).number == NUMBER:
+            if self.primaries.of(log).number == NUMBER:
                 return log
 
     def append(self, log: str) -> None:
@@ -198,7 +197,6 @@ def test_whatever_happens_between_a_reader_is_told_of_each_batch(desk: Desk, see
     assert desk.numbered == {log: list(range(1, desk.came[log] + 1)) for log in desk.logs}
 
 
-@pytest.mark.parametrize("three", [three_in_cluster], ids=["cluster"], indirect=True)
 def test_a_log_whose_slot_moved_is_read_where_it_is_now(desk: Desk):
     log = desk.logs[0]
     for each in desk.logs:
@@ -214,7 +212,7 @@ def test_a_log_whose_slot_moved_is_read_where_it_is_now(desk: Desk):
     del desk.positions[log]
     desk.append(desk.logs[1])
     wait_until(lambda: desk.logs[1] in desk.named())
-    there = open_readers(desk.primaries)[desk.primaries.of(log, None).number - 1]
+    there = open_readers(desk.primaries)[desk.primaries.of(log).number - 1]
     position = Position(entry="0-1", sequence=1)
     assert there.wait({log: position}, milliseconds=0) == [log]
     assert [entry.sequence for entry in there.read(log, position, batches=9)] == [2]

@@ -18,7 +18,6 @@ from service.store import (
     numbering,
     parked,
     parts,
-    places,
     publications,
     segments,
     streams,
@@ -95,7 +94,6 @@ def test_what_becomes_of_a_stream_changes_no_other(connection: Connection):
     connection.execute(insert(tables.dead_letters), [letter | {"stream_id": each} for each in (1, 2)])
     assert numbering.drop_dead_letter(connection, 1, "1-1")
     assert numbering.waiting_dead_letters(connection, [1, 2]) == {2: 1}
-    assert [places.dropped_letters(connection, each) for each in (1, 2)] == [["1-1"], []]
     streams.confirm(connection, [Confirmed(1, 1, 1, *[Decimal(1)] * 6)])
     streams.distrust(connection, streams.get(connection, 1), "a charge is missing")
     streams.halt(connection, 1, "its log is lost")
@@ -206,15 +204,6 @@ def test_nobody_is_asked_for_records_that_were_erased_before(connection: Connect
         labels.ask(connection, each, [RECORD, 7], [], seconds=60, charge=0)
     taken = [[labels.answer(connection, each.id, "p", record, 1) for record in (RECORD, 7)] for each in every]
     assert taken == [[True, False], [False, True], [True, False]]
-
-
-def test_each_stream_is_where_its_own_log_is(connection: Connection):
-    two(connection)
-    for places_of_logs in ({"s": 5, "t": 6}, {"s": 7, "t": 6}):
-        streams.place_all(connection, places_of_logs.__getitem__)
-        assert {each.log: each.place for each in streams.every(connection)} == places_of_logs
-    connection.execute(update(tables.streams).where(tables.streams.c.id == 2).values(place=None))
-    assert streams.by_place(connection) == {7: 1, 1: 1}, "it is on the first or only primary"
 
 
 def test_a_secret_that_is_not_the_one_that_was_promised_counts_as_lost(connection: Connection):

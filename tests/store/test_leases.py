@@ -96,7 +96,7 @@ def test_what_was_given_back_before_a_failover_may_be_held_by_somebody_who_is_lo
 
 
 def test_who_appears_again_has_lost_the_share_it_had_and_drops_dead_sealers_alone(connection: Connection):
-    for each in (FIRST, leases.stream(1), leases.move(1)):
+    for each in (FIRST, leases.stream(1)):
         leases.create(connection, each)
     leases.appear(connection, "dead", primary=1, seconds=1.0)
     elsewhere = leases.appear(connection, "dead", primary=2, seconds=1.0)
@@ -105,7 +105,7 @@ def test_who_appears_again_has_lost_the_share_it_had_and_drops_dead_sealers_alon
     again = leases.appear(connection, "a", primary=1, seconds=SECONDS)
     assert [leases.keep(connection, each, seconds=SECONDS) for each in (first, again)] == [False, True]
     there = connection.execute(select(tables.leases.c.resource)).scalars().all()
-    assert sorted(there) == sorted([FIRST, leases.stream(1), leases.move(1), elsewhere.resource, again.resource])
+    assert sorted(there) == sorted([FIRST, leases.stream(1), elsewhere.resource, again.resource])
 
 
 def test_sealers_of_each_primary_are_counted_apart(connection: Connection):
@@ -123,14 +123,14 @@ def test_a_stream_that_is_taken_from_its_sealer_is_anybodys_at_once(
 ):
     heard: list[str] = []
     monkeypatch.setattr(leases, "notify", lambda _, channel: heard.append(channel))
-    for each in (leases.stream(1), leases.move(1)):
+    for each in (leases.stream(1), leases.publication(1)):
         leases.create(connection, each)
         held = leases.take(connection, each, owner="a", seconds=SECONDS)
         assert held is not None
         leases.revoke(connection, each)
         assert not leases.keep(connection, held, seconds=SECONDS)
         assert leases.take(connection, each, owner="b", seconds=SECONDS) is not None
-    assert heard == [FREE_STREAM], "no sealer wants a move"
+    assert heard == [FREE_STREAM], "no sealer wants a publication"
 
 
 def test_a_worker_knows_which_leases_it_holds(world: World):

@@ -11,14 +11,17 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from redis.crc import key_slot
 from sqlalchemy import Column, Connection, Engine, Table, create_engine, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
 from service.ledger.verify import verify
+from service.log.connection import entries_key
 from service.store import streams
-from service.store.migrate import RoleMissing, configuration, migrate
+from service.store.migrate import CannotMigrate, configuration, migrate
 from service.store.schema_version import is_current, newest
+from service.store.streams import slot
 from service.store.tables import metadata, units
 from tests.conftest import World, wait_until
 from tests.store.conftest import publish_some
@@ -61,7 +64,7 @@ def test_a_second_run_changes_nothing_and_the_way_back_is_clean(world: World):
 
 
 OLDER = (
-    *("0022", "0020", "0017", "0016", "0014", "0018", "0015", "0013", "0012", "0011", "0010", "0009", "0008"),
+    *("0024", "0022", "0020", "0017", "0016", "0014", "0018", "0015", "0013", "0012", "0011", "0010", "0009", "0008"),
     *("0007", "0006", "0005", "0004", "0003", "0002", "0001"),
 )
 SUMMARIES = ("streams", "segments", "publications", "charges", "releases", "outlines", "kept")
@@ -112,6 +115,36 @@ def test_down_and_up_again_on_real_data_makes_the_same_sums_and_digests(world: W
 def lasting(table: Table) -> list[Column]:
     """Its columns that can be found again: not whether there was ever a mark, which the next one says anew."""
     return [column for column in table.c if column.name != "marked"]
+
+
+def test_a_database_with_streams_on_several_servers_is_refused_and_stays_as_it_was(world: World):
+    engine = create_engine(world.settings.migration_url)
+    down(engine, "0024")
+    names = ("one", "first", "second", "third")
+    with engine.begin() as connection:
+        for name, place in zip(names, ("NULL", "1", "2", str(slot("third"))), strict=True):
+            connection.execute(
+                text(
+                    "INSERT INTO streams (name, log, place, schema, retention, epsilon, delta, promise) "
+                    f"VALUES ('{name}', '{name}', {place}, '{{}}', 'keep', 1, 0, '')"
+                )
+            )
+    with pytest.raises(CannotMigrate, match=r"than its first \(second\): .* `perennial move-stream`"):
+        migrate(world.settings.migration_url)
+    assert not current(world), "0.1.0 can still move them"
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE streams SET place = 1 WHERE name = 'second'"))
+    migrate(world.settings.migration_url)
+    with engine.connect() as connection:
+        places = dict(connection.execute(text("SELECT name, place FROM streams")).all())
+    assert places == {name: slot(name) for name in names}
+    engine.dispose()
+
+
+def test_slots_are_those_of_a_cluster():
+    assert [slot(log) for log in ("one", "a" * 32)] == [
+        key_slot(entries_key(log).encode()) for log in ("one", "a" * 32)
+    ]
 
 
 def down(engine: Engine, revision: str) -> None:
@@ -204,7 +237,10 @@ def test_an_older_version_finds_all_that_it_reads(world: World):
 @pytest.mark.parametrize(
     "statement",
     [
-        "INSERT INTO streams (name, log, schema, retention, epsilon, delta) VALUES ('t', 't', '{}', 'keep', 1, 0)",
+        (
+            "INSERT INTO streams (name, log, place, schema, retention, epsilon, delta) "
+            "VALUES ('t', 't', 1, '{}', 'keep', 1, 0)"
+        ),
         (
             "INSERT INTO publications (name, stream_id, start, configuration, plan, kind, epsilon, delta, due) "
             "SELECT 'q', stream_id, start, configuration, plan, kind, epsilon, delta, due FROM publications"
@@ -229,7 +265,7 @@ def test_the_services_role_is_made_with_its_password_if_the_owner_may(world: Wor
     url = make_url(world.settings.migration_url)
     superuser = url.set(username="postgres").render_as_string(False)
     service = url.set(username=f"service_of_{url.database}", password="p@ss:word").render_as_string(False)
-    with pytest.raises(RoleMissing, match=f"service_of_{url.database}"):
+    with pytest.raises(CannotMigrate, match=f"service_of_{url.database}"):
         migrate(world.settings.migration_url, service=service)
     migrate(superuser, service=service)
     migrate(superuser, service=service)

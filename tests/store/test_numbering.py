@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, update
 
-from service.store import changes, leases, numbering, places, segments, streams, tables
+from service.store import changes, leases, numbering, segments, streams, tables
 from service.store.numbering import SealedEntry, Unreadable
-from service.store.places import NotAsItWas
 from service.store.segments import Segment
 from service.store.streams import Stream
 from tests.store.test_spending import connection  # noqa: F401
@@ -75,28 +74,6 @@ def test_a_stream_without_segments_keeps_nothing(connection: Connection, two: li
     change(connection, two[0], records=10)
     segments.store(connection, two[1], segment(3, 5))
     assert segments.kept_from_of_each(connection, [1, 2]) == {1: 10, 2: 3}
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"place": 3}, {"sealed_sequence": 1}, {"halted": "its log is lost"}],
-    ids=["it moved", "it was numbered", "it halted"],
-)
-def test_a_stream_that_changed_while_its_log_was_moved_stays_where_it_is(
-    connection: Connection, two: list[Stream], changed
-):
-    change(connection, two[0], **changed)
-    before = streams.get(connection, 1)
-    with pytest.raises(NotAsItWas):
-        places.switch(connection, held(connection, leases.move(1)), two[0], 2)
-    assert streams.get(connection, 1) == before
-
-
-def test_a_stream_that_moves_is_taken_from_its_sealer_and_no_other_moves(connection: Connection, two: list[Stream]):
-    sealer, other = (held(connection, leases.stream(each.id)) for each in two)
-    places.switch(connection, held(connection, leases.move(1)), two[0], 2)
-    assert [each.place for each in streams.every(connection)] == [2, None]
-    assert [leases.keep(connection, each, seconds=SECONDS) for each in (sealer, other)] == [False, True]
 
 
 CHANGES = {

@@ -29,8 +29,7 @@ SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm
 
 def new_sealer(database: Database, url: str, files: SegmentFiles, keeper: LeaseKeeper) -> Sealer:
     """Return a sealer for the only primary of a log."""
-    primaries = read_primaries(url)
-    return Sealer(database, primaries, open_readers(primaries)[0], files, keeper)
+    return Sealer(database, open_readers(read_primaries(url))[0], files, keeper)
 
 
 @dataclass

@@ -131,18 +131,6 @@ def test_a_lease_handed_over_while_streams_are_counted_halts_nothing(bench: Benc
     assert bench.values() == [1, 2, 3]
 
 
-def test_a_stream_that_moved_while_its_lease_was_taken_is_left_to_the_sealer_of_its_new_primary(bench: Bench):
-    keeper = LeaseKeeper(bench.database, seconds=600.0)
-    sealer, lease = bench.sealer(keeper), leases.stream(bench.stream.id)
-    taken = keeper.take(lease)
-    with bench.database.transaction() as connection:
-        connection.execute(update(tables.streams).where(tables.streams.c.id == bench.stream.id).values(place=2))
-    sealer._take_over([taken])
-    assert not keeper.holds(taken)
-    with bench.database.transaction() as connection:
-        assert leases.take(connection, lease, owner="another", seconds=60) is not None
-
-
 def test_after_a_blip_of_the_log_numbering_goes_on(bench: Bench, monkeypatch):
     with renewing(bench) as (sealer, _):
         real = Reader.wait

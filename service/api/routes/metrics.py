@@ -18,7 +18,7 @@ from service.api.http.problems import Problem, documented
 from service.api.services import Services, Shared
 from service.figures.drift_alarms import BLOCKS, EvaluatedPublication, judged
 from service.ledger.overview import Overview, overview
-from service.log import LogState, LogUnavailable, Numbered, Position
+from service.log import LogState, LogUnavailable, Position
 from service.mechanisms.building import declassified
 from service.store import evaluations
 from service.store import streams as stored_streams
@@ -85,8 +85,7 @@ async def _state(shared: Services) -> tuple[Overview | None, LogState, list[Eval
     good: list[EvaluatedPublication] = []
     try:
         recorded, good = await shared.run(_recorded)
-        streams = [summary.stream for summary in recorded.streams]
-        numbered = {stream.log: Numbered(position=_position(stream), place=stream.place) for stream in streams}
+        numbered = {summary.stream.log: _position(summary.stream) for summary in recorded.streams}
     except DatabaseUnavailable:
         pass
     try:

@@ -24,7 +24,7 @@ from service.api.http.prebuilt_responses import Head, PrebuiltResponse, head
 from service.api.http.problems import Problem, documented, invalid, media_type, unread_format
 from service.api.schemas import IN_DIGITS, UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, is_entry
 from service.api.services import Services, Shared, services_of
-from service.log import BacklogFull, IdempotencyConflict, IdempotencyFull, LogClosed, LogUnavailable
+from service.log import BacklogFull, IdempotencyConflict, IdempotencyFull
 from service.settings import Settings
 from service.store import erasing, numbering, retention
 from service.store.erasing import NotNumbered
@@ -124,15 +124,7 @@ async def _append(shared: Services, stream: Stream, batch: ReadBatch, scope: str
     """
     idempotency = (scope, batch.fingerprint) if scope else None
     try:
-        try:
-            appended = await shared.appender.append(
-                stream.log, stream.place, batch.content, batch.records, idempotency=idempotency
-            )
-        except LogClosed:
-            moved = await shared.moved(stream)
-            appended = await shared.appender.append(
-                moved.log, moved.place, batch.content, batch.records, idempotency=idempotency
-            )
+        appended = await shared.appender.append(stream.log, batch.content, batch.records, idempotency=idempotency)
     except BacklogFull:
         raise Problem(
             "backlog-full", "Send it again later; nothing was stored.", headers={"Retry-After": "1"}
@@ -146,9 +138,6 @@ async def _append(shared: Services, stream: Stream, batch: ReadBatch, scope: str
         ) from None
     except IdempotencyConflict:
         raise Problem("idempotency-conflict", "Use a new Idempotency-Key for a new body; nothing was stored.") from None
-    except LogUnavailable:
-        shared.forget(stream)  # the next request looks where its log is now
-        raise
     if appended.new:
         _accepted(stream.name).inc(appended.records)
     return {"accepted": appended.records, "entry": appended.entry}

@@ -117,8 +117,7 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
         raise no_stream()
     log = token_hex(16)
     # The log first: a log that no stream names is harmless, a stream without a log is not.
-    place = shared.appender.place(log, await shared.run(streams.by_place) if shared.appender.several else {})
-    await shared.appender.create(log, place)
+    await shared.appender.create(log)
     schema = request.to_store()
 
     def make(connection: Connection) -> StreamInfo:
@@ -131,7 +130,6 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
             epsilon=request.budget.epsilon,
             delta=request.budget.delta,
             accounting=request.budget.accounting,
-            place=place,
         )
         return _infos(connection, [made])[0]
 
@@ -194,7 +192,7 @@ async def resume_stream(stream: str, admin: Admin, shared: Shared) -> Resumption
     if row.halted is None:
         raise Problem("not-halted", "It is not halted; GET /v1/streams/{stream} tells why one is.")
     position = Position(entry=row.sealed_entry, sequence=row.sealed_sequence)
-    log = await shared.appender.resume(row.log, row.place, position)
+    log = await shared.appender.resume(row.log, position)
 
     def resume(connection: Connection) -> Resumption:
         resumed = numbering.resume(connection, row, sequence=log.sequence, lost_batches=log.lost_batches)
@@ -235,7 +233,7 @@ async def drop_dead_letter(stream: str, entry: str, admin: Admin, shared: Shared
 
     row = await shared.run(drop)
     row = await shared.run(streams.get, row.id)  # where its log is, after that: a move deletes what was dropped before
-    await shared.appender.drop_dead(row.log, row.place, entry)
+    await shared.appender.drop_dead(row.log, entry)
 
 
 def _infos(connection: Connection, rows: Sequence[streams.Stream]) -> list[StreamInfo]:

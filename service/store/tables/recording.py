@@ -26,8 +26,8 @@ streams = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("log", Text, nullable=False, unique=True),  # names the stream's keys in the log and its folder of segments
     Column("schema", JSON, nullable=False),
-    # The number of the primary that holds the log; null: the first or only one.
-    Column("place", Integer),
+    # The slot of the log's keys in a cluster.
+    Column("place", Integer, nullable=False),
     Column("retention", Text, nullable=False),
     Column("epsilon", Numeric, nullable=False),
     Column("delta", Numeric, nullable=False),

@@ -26,7 +26,9 @@ def _appending(old: str, new: str) -> None:
 @bug(f"{_SEALING}::test_a_flushed_log_halts_the_stream_and_takes_nothing_more")
 def a_flushed_log_that_takes_batches() -> None:
     """A log that has lost what was promised promises more."""
-    _appending("if found[1] ~= log or found[2] or found[7] then return {'lost'} end", "found[4] = found[4] or 0")
+    _appending(
+        "if found[1] ~= log or found[2] or found[6] or found[7] then return {'lost'} end", "found[4] = found[4] or 0"
+    )
     _appending("tonumber(newest) > tonumber(found[5])", "false")
     _appending("found[5] + 1)", "(found[5] or 0) + 1)")
     _appending("tonumber(found[3])", "tonumber(found[3] or 0)")
