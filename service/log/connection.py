@@ -8,6 +8,7 @@ from redis.exceptions import (
     AskError,
     AuthenticationError,
     BusyLoadingError,
+    MovedError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -47,7 +48,7 @@ def errors_as_unavailable() -> Iterator[None]:
 
 def unavailable(error: Exception) -> LogUnavailable:
     """Return the error that says in a sentence what is wrong, without the text of the library's error."""
-    if isinstance(error, AskError | TryAgainError):
+    if isinstance(error, AskError | TryAgainError) and not isinstance(error, MovedError):  # which is an AskError
         return LogMoves("the slot of this stream is on its way to another primary of the cluster")
     if reason := refusal(error):
         return LogUnavailable(f"the log takes no writes: {reason}")
