@@ -123,8 +123,6 @@ ELSEWHERE = {
     "LeaseKeeper.abandon: commit",
     # tests/worker/test_fits.py: of a process of its own, which writes nothing.
     "_taken: fit",
-    # tests/log/test_primaries.py: what each worker writes again when it starts.
-    "_store_slots: commit",
     "Appender.resume: log",
     "Reader.bury: log",
     "Reader.go_on: log",
