@@ -30,12 +30,12 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism
 from service.publishing.prepared import Prepared, prepare
+from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store import leases, publications, streams, tables
 from service.store.database import Database
 from service.store.migrate import migrate
 from service.store.publications import NewPublication
-from service.store.segment_files import SegmentFiles
 from service.store.unwritten import Memory
 from service.streams.schema import StreamSchema
 from service.worker.context import WorkerContext

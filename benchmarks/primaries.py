@@ -24,8 +24,8 @@ from service.embedded.processes import stop_together
 from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
 from service.log import Appenders, open_readers, read_primaries
+from service.segments.files import SegmentFiles
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from service.worker import sealer as sealing
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer

@@ -129,9 +129,9 @@ def verify_ledger(
     with loading():
         from service.embedded import EmbeddedError, embedded_database
         from service.ledger.verify import verify, verify_segments
+        from service.segments.files import StoreUnsuitable
+        from service.segments.places import open_place
         from service.store.database import Database, DatabaseUnavailable
-        from service.store.segment_files import StoreUnsuitable
-        from service.store.segment_places import open_place
 
     settings = _settings()
     try:
@@ -167,9 +167,9 @@ def copy_segments(
     """Copy all numbered records to another folder or object store, while no API and no worker runs."""
     leave_no_crash_dumps()
     from service.addresses import segment_place
-    from service.store.segment_copying import PlaceTaken, copy
-    from service.store.segment_files import StoreUnsuitable
-    from service.store.segment_places import open_place
+    from service.segments.copying import PlaceTaken, copy
+    from service.segments.files import StoreUnsuitable
+    from service.segments.places import open_place
 
     settings = _settings()
     try:

@@ -14,11 +14,11 @@ from typer.testing import CliRunner, Result
 from service import cli, metrics
 from service.api.http import server
 from service.embedded import embedded_servers
+from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store import segments, tables
 from service.store.database import Database
 from service.store.migrate import migrate
-from service.store.segment_files import SegmentFiles
 from tests.conftest import World
 from tests.worker.published import Bench, number
 from tests.worker.test_audit import tampering

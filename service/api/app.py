@@ -43,10 +43,10 @@ from service.api.services import Services
 from service.dashboard import pages
 from service.log import Appenders, read_primaries
 from service.publishing.answering import Answerer
+from service.segments.places import open_segments
 from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
-from service.store.segment_places import open_segments
 from service.tracebacks import place_of
 
 _log = structlog.get_logger(__name__)

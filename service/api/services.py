@@ -22,10 +22,10 @@ from service.api.notifier import Notifier
 from service.api.shared_waits import SharedWaits
 from service.log import Appenders, LogUnavailable
 from service.publishing.answering import Answerer
+from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store import streams
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
 
 MOST_ANSWERING = 8  # requests of queries at the same time: they wait for each other, in threads that others need too

@@ -15,8 +15,8 @@ import structlog
 from sqlalchemy import ARRAY, BigInteger, Connection, Select, and_, bindparam, func, select
 
 from service.ledger.errors import LedgerBroken
+from service.segments.files import SegmentFiles
 from service.store.database import TIMELINE, read, read_together
-from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
 from service.store.tables import charges, erasures, releases
 

@@ -41,13 +41,13 @@ from service.ledger.errors import LedgerBroken
 from service.mechanisms.histogram import LinearQuery, error_bound
 from service.publishing import confirmation, instances
 from service.publishing.instances import Closing, State
-from service.publishing.locating import read_records
+from service.segments.files import SegmentFiles
+from service.segments.locating import read_records
 from service.store import leases, publications
 from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.publications import Publication
 from service.store.releases import Release
-from service.store.segment_files import SegmentFiles
 from service.tracebacks import place_of
 
 _log = structlog.get_logger(__name__)

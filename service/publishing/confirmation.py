@@ -22,6 +22,7 @@ from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, func, or_
 from service.ledger import ending, high_water_mark, open_free_ledgers, open_ledger, summaries
 from service.ledger.high_water_mark import Mark
 from service.privacy.accounting.composition import Slots
+from service.segments.files import SegmentFiles
 from service.store import changes, publications, shown, streams
 from service.store.database import (
     CONFIRM,
@@ -37,7 +38,6 @@ from service.store.database import (
     within,
     write,
 )
-from service.store.segment_files import SegmentFiles
 from service.store.shown import Unseen
 from service.store.streams import Confirmed, Stream
 from service.store.tables import charges, releases

@@ -30,12 +30,12 @@ from service.publishing.commit import (
     seconds_to_write,
 )
 from service.publishing.prepared import Prepared, prepare
-from service.publishing.records import SegmentsMissing
+from service.segments.files import SegmentFiles
+from service.segments.records import SegmentsMissing
 from service.store import parts, publications, releases, streams
 from service.store.database import ONE_VIEW, Database
 from service.store.leases import Lease
 from service.store.publications import Publication
-from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
 from service.store.unwritten import Memory
 

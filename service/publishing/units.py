@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from service.publishing.records import SegmentsMissing
+from service.segments.records import SegmentsMissing
 from service.store import erasing, segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from service.segments.files import SegmentFiles
     from service.store.database import Database
-    from service.store.segment_files import SegmentFiles
     from service.store.streams import Stream
 
 

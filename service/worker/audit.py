@@ -23,10 +23,10 @@ from service import metrics
 from service.ledger import high_water_mark, verify
 from service.ledger.invariants import INVARIANTS
 from service.publishing.confirmation import Confirmer
+from service.segments.files import SegmentFiles
 from service.store import changes, publications, shown, streams
 from service.store.changes import State
 from service.store.database import ONE_VIEW, Database, DatabaseUnavailable
-from service.store.segment_files import SegmentFiles
 from service.tracebacks import place_of
 
 _log = structlog.get_logger(__name__)

@@ -2,8 +2,8 @@
 
 from service.publishing.confirmation import Confirmer
 from service.publishing.prepared import Prepared
+from service.segments.files import SegmentFiles
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from service.worker.audit import Audit
 from service.worker.dispatcher import Dispatcher
 from service.worker.leases import LeaseKeeper

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from service.learning.optimization.sums import Partial, answered
-from service.publishing.blocks import LocatedBlocks, part_of
-from service.publishing.records import load
-from service.store.segment_places import open_elsewhere
+from service.segments.blocks import LocatedBlocks, part_of
+from service.segments.places import open_elsewhere
+from service.segments.records import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from service.learning.optimization.sums import Question
     from service.learning.records import Records
-    from service.publishing.blocks import Read
-    from service.publishing.records import Located
-    from service.store.segment_files import SegmentFiles
+    from service.segments.blocks import Read
+    from service.segments.files import SegmentFiles
+    from service.segments.records import Located
 
     Group = tuple[tuple[int, int], ...]
 

@@ -37,11 +37,11 @@ from service.mechanisms.features import ReleasedMap
 from service.mechanisms.mechanism import CarriedState, Model, StateLost, StatePart
 from service.privacy import randomness
 from service.privacy.noise.additive import Unaffordable
-from service.publishing.blocks import LocatedBlocks, as_stored
 from service.publishing.prepared import packed, prepare
-from service.publishing.records import Located, SegmentsMissing, load
-from service.store.segment_files import SegmentDamaged
-from service.store.segment_places import open_described
+from service.segments.blocks import LocatedBlocks, as_stored
+from service.segments.files import SegmentDamaged
+from service.segments.places import open_described
+from service.segments.records import Located, SegmentsMissing, load
 from service.streams.schema import stored_schema
 from service.tracebacks import place_of
 from service.worker.dask_blocks import DaskBlocks

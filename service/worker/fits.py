@@ -23,8 +23,8 @@ from service.learning.optimization.sums import SINGLE_THREADED
 from service.mechanisms.timing import Cost, fit_cost
 from service.privacy import randomness
 from service.privacy.accounting.composition import Slots
-from service.publishing.locating import locate, read_records
 from service.publishing.prepared import Prepared, prepare, unpacked
+from service.segments.locating import locate, read_records
 from service.worker.fit_process import REFUSALS, Task
 from service.worker.memory_limit import memory_limit
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
+    from service.segments.files import SegmentFiles
     from service.store.database import Database
-    from service.store.segment_files import SegmentFiles
     from service.worker.turn import Turn
 
 _log = structlog.get_logger(__name__)

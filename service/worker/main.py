@@ -13,6 +13,8 @@ import structlog
 from service import metrics
 from service.log import LogUnavailable, LogUnsuitable, open_readers, probe, read_primaries
 from service.logs import Outage
+from service.segments.files import StoreUnsuitable
+from service.segments.places import open_segments
 from service.settings import Settings
 from service.store.database import (
     CONFIRM,
@@ -24,8 +26,6 @@ from service.store.database import (
     DatabaseUnavailable,
 )
 from service.store.schema_version import SchemaNarrowed
-from service.store.segment_files import StoreUnsuitable
-from service.store.segment_places import open_segments
 from service.tracebacks import place_of
 from service.worker.context import WorkerContext
 from service.worker.explorer import Explorer

@@ -39,13 +39,13 @@ from service.publishing.commit import (
 )
 from service.publishing.evaluated import with_models
 from service.publishing.prepared import Prepared, halting
-from service.publishing.records import SegmentsMissing
+from service.segments.files import SegmentDamaged
+from service.segments.records import SegmentsMissing
 from service.store import attempts, leases, lineage, parked, publications, waits
 from service.store.database import ONE_VIEW, DatabaseUnavailable
 from service.store.due_steps import DueStep, untaken
 from service.store.leases import Lease, LeaseLost
 from service.store.publications import Publication
-from service.store.segment_files import SegmentDamaged
 from service.tracebacks import place_of
 from service.worker import fits
 from service.worker.context import WorkerContext

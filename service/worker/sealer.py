@@ -22,11 +22,11 @@ from service.ledger import high_water_mark
 from service.log import Entry, LogLost, LogMoves, LogUnavailable, Position, Reader
 from service.logs import Outage
 from service.mechanisms.building import needs
+from service.segments.files import FilesReplaced, SegmentFiles
 from service.store import changes, leases, numbering, retention, segments, streams
 from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.numbering import SealedEntry, UnitErased, Unreadable
-from service.store.segment_files import FilesReplaced, SegmentFiles
 from service.store.segments import Segment
 from service.store.streams import Stream, StreamHalted
 from service.store.units import UnitCounts

@@ -8,15 +8,15 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
+from service.segments.places import open_place
 from service.store import tables
 from service.store.database import Database
-from service.store.segment_places import open_place
 from service.worker import publisher as publishing
 from tests.conftest import make_world
 from tests.faults.stage import Accidents, Stage
 from tests.faults.steps import instrument
 from tests.log.primaries import three_in_cluster
-from tests.store.objects.server import BUCKET, Faults, serving
+from tests.segments.objects.server import BUCKET, Faults, serving
 
 SEGMENTS, LOGS = ("folder", "objects", "faulty objects"), ("one", "cluster")
 ENOUGH_REQUESTS = 1000  # of which some fail for certain

@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from service.ledger import verify
 from service.ledger.invariants import INVARIANTS
-from service.publishing.locating import read_records
+from service.segments.locating import read_records
 from service.store import segments, streams, tables
 from service.store.due_steps import due_steps
 from tests.conftest import HANG_SECONDS, ok
@@ -25,8 +25,8 @@ from tests.conftest import HANG_SECONDS, ok
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from service.segments.files import SegmentFiles
     from service.store.database import Database
-    from service.store.segment_files import SegmentFiles
 
 PAUSE_SECONDS = 0.1  # between two batches of a producer: this is about faults, not about load
 RESTS = 8  # times as long as the work before it: on a busy machine load from here does not pile up

@@ -180,7 +180,7 @@ def _count(counter: Synchronized[int], owner: Any, name: str) -> None:
 
 def _gate_of_marks() -> threading.RLock:
     """Hold what a thread holds while it writes a mark: to be stopped there has a test of its own."""
-    from service.store.segment_files import SegmentFiles
+    from service.segments.files import SegmentFiles
 
     gate, real = threading.RLock(), SegmentFiles.high_water_mark_lock
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from service.log import Appenders, Reader, open_readers, read_primaries
 from service.log.primaries import Primaries
+from service.segments.files import SegmentFiles
 from service.store import tables
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from service.worker.audit import Audit
 from service.worker.context import WorkerContext
 from service.worker.leases import LeaseKeeper

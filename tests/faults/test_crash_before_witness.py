@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from service.segments.files import SegmentFiles
 from service.store import streams
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from tests.conftest import World, ok, publication, run_out, wait_until
 from tests.faults.load import Producer, check, drained, due, set_up
 from tests.faults.processes import Api, Moment, died, end, start_worker, working

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from service.embedded import embedded_database
+from service.segments.files import SegmentFiles
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from tests.conftest import ok, publication, wait_until
 from tests.faults.load import Producer, check, drained, due, set_up
 from tests.faults.processes import Api, end, start_worker

@@ -19,16 +19,16 @@ import pytest
 from sqlalchemy import func, select
 
 from service.embedded import embedded_database
+from service.segments.files import SegmentFiles
+from service.segments.places import open_place
 from service.store import tables
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
-from service.store.segment_places import open_place
 from service.worker.publisher import ENDED_TWICE
 from tests.conftest import ok, publication, wait_until
 from tests.faults.load import Producer, Watcher, check, drained, due, evaluation, set_up
 from tests.faults.up import PARTS, ROOT, Up
 from tests.log.primaries import PRIMARIES, Three, three_in_cluster
-from tests.store.objects.server import BUCKET, serving
+from tests.segments.objects.server import BUCKET, serving
 
 KILLS_IN_A_ROUND = 20
 DEATHS_OF_ONE_PART = 4  # `up` takes the fifth within a minute for something that restarting won't mend, and stops

@@ -5,9 +5,9 @@ import pytest
 from sqlalchemy import delete
 
 from service.publishing.confirmation import Confirmer
+from service.segments.files import SegmentFiles
 from service.store import tables
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from tests.conftest import ok, run_out, wait_until
 from tests.faults.load import check_ledger
 from tests.faults.processes import Api, died, end, start_worker, working

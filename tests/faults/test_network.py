@@ -8,8 +8,8 @@ from urllib.parse import unquote
 import pytest
 from sqlalchemy.engine import make_url
 
+from service.segments.files import SegmentFiles
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from tests.conftest import publication, wait_until
 from tests.faults.load import Producer, Watcher, check, drained, due, set_up
 from tests.faults.processes import Api, end, start_worker

@@ -15,11 +15,11 @@ import pytest
 
 from service.mechanisms.linear_queries.mechanism import opened
 from service.publishing.instances import _chain
+from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store import charges, parts, publications
 from service.store.database import Database
 from service.store.rows import Rows
-from service.store.segment_files import SegmentFiles
 from tests.conftest import HANG_SECONDS, join, make_world, ok, run_out, wait_until
 from tests.faults.load import check_ledger
 from tests.faults.processes import Api, died, end, has_stopped, start_worker

@@ -19,10 +19,10 @@ from sqlalchemy import Connection, delete, func, select, update
 from service.embedded import Servers
 from service.ledger import open_ledger
 from service.log.connection import entries_key, state_key
+from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store import segments, streams, tables
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from tests.conftest import make_world, ok, publication, run_out, serving, unique, wait_until
 from tests.faults.load import Batch, Producer, check, drained, due, evaluation, set_up, waiting
 from tests.faults.processes import Api, died, start_worker, working
@@ -112,9 +112,9 @@ WHEN_SOMETHING_IS_WRONG = {
 ELSEWHERE = {
     # tests/worker/test_lost_log.py, test_restored.py and test_dead_letters.py: none needs a process to be seen.
     "Appender.drop_dead: log",
-    # tests/store/test_segment_files.py: of a mark that could not be written.
+    # tests/segments/test_segment_files.py: of a mark that could not be written.
     "_gone_if_it_fails: delete",
-    # tests/store/objects: copies of what an object store has, which nobody misses.
+    # tests/segments/objects: copies of what an object store has, which nobody misses.
     "SegmentObjects._drop_copies: delete",
     "SegmentObjects._new_copy: delete",
     # tests/worker/test_due_fits.py: why a step waits, which each worker says again that meets it.

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from service.segments.files import SegmentFiles
 from service.store import tables
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from tests.conftest import make_world, publication, wait_until
 from tests.faults.load import Producer, Watcher, check, drained, due, set_up
 from tests.faults.processes import Api, Moment, end, has_stopped, start_worker

@@ -17,9 +17,9 @@ import httpx
 import numpy as np
 import orjson
 
+from service.segments.files import SegmentFiles
 from service.store import leases, numbering, segments, streams
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from tests.conftest import ok, publication, wait_until
 from tests.faults.processes import Api, _server, end
 

@@ -12,9 +12,9 @@ from redis import Redis
 
 from service.embedded import Servers
 from service.log import Appenders, open_readers, read_primaries
+from service.segments.files import SegmentFiles
 from service.store import streams
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
 from service.streams.codec import pack
 from service.worker import sealer as sealing

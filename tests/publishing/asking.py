@@ -24,12 +24,12 @@ from service.privacy.currency import Currency, round_up
 from service.publishing import instances
 from service.publishing.answering import Answer, Answerer
 from service.publishing.confirmation import Confirmer
+from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store import charges, parts, publications, releases, streams
 from service.store.database import CONFIRM, Database
 from service.store.publications import NewPublication
 from service.store.rows import Rows
-from service.store.segment_files import SegmentFiles
 from service.streams.schema import StreamSchema
 from service.worker.listener import Listener
 from service.worker.publisher import Publisher

@@ -6,9 +6,9 @@ import pytest
 
 from service.privacy.noise.sparse_vector import Instance
 from service.publishing import answering
+from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from tests.conftest import HANG_SECONDS, make_world
 from tests.publishing.asking import Bench, confirming, make_bench, with_records
 

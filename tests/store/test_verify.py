@@ -17,11 +17,11 @@ from service.ledger import open_entry
 from service.ledger import verify as walking
 from service.ledger.verify import unit_counts, verify, verify_segments
 from service.ledger.verify.released import Run, as_begun
+from service.segments.files import SegmentDamaged, SegmentFiles
 from service.settings import Settings
 from service.store import publications, rows, segments, streams, tables
 from service.store.database import Database
 from service.store.rows import RowsTogether
-from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.tables import APPEND_ONLY
 from tests.conftest import make_world
 from tests.store.conftest import publish_some

@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import text
 
 from service.embedded import Servers
+from service.segments.files import SegmentFiles
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from tests.conftest import ADMIN_KEY, publication, wait_until
 from tests.databases import unmigrated_database
 from tests.faults.load import Producer, Watcher, check, drained, due, evaluation, set_up

@@ -21,9 +21,9 @@ from service.embedded import Servers, embedded_database, embedded_servers
 from service.embedded.postgres import SUPERUSER
 from service.ledger import verify as ledger
 from service.mechanisms.lifelong import encoder_pass
+from service.segments.files import SegmentFiles
 from service.store.database import Database
 from service.store.migrate import migrate
-from service.store.segment_files import SegmentFiles
 from tests.conftest import ok, wait_until
 from tests.faults.up import ROOT, Up
 from tests.upgrades.make_folder import (

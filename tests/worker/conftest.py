@@ -13,10 +13,10 @@ import pytest
 from redis import Redis
 
 from service.log import Appender, open_readers, read_primaries
-from service.publishing.locating import read_records
+from service.segments.files import SegmentFiles
+from service.segments.locating import read_records
 from service.store import streams
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from service.streams.codec import pack
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer

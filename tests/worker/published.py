@@ -12,11 +12,11 @@ from sqlalchemy import func, select
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.segments.files import SegmentFiles
 from service.store import leases, numbering, publications, segments, streams, tables
 from service.store.database import Database
 from service.store.due_steps import due_steps
 from service.store.publications import NewPublication
-from service.store.segment_files import SegmentFiles
 from service.streams.codec import Columns
 from service.streams.schema import StreamSchema
 from service.worker.context import WorkerContext

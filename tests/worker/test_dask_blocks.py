@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from service.learning.optimization.sums import Partial
-from service.publishing.blocks import LocatedBlocks, as_stored
-from service.publishing.locating import locate
+from service.segments.blocks import LocatedBlocks, as_stored
+from service.segments.locating import locate
 from service.worker import dask_blocks
 from service.worker.dask_blocks import DaskBlocks
 from tests.worker.test_large_fits import FEATURES, learner, opened, small  # noqa: F401

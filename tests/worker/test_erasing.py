@@ -8,9 +8,9 @@ import pytest
 
 from service.ledger.verify import verify_segments
 from service.log import Reader
-from service.publishing.locating import read_records
+from service.segments.files import SegmentFiles
+from service.segments.locating import read_records
 from service.store import erasing, leases, segments, streams
-from service.store.segment_files import SegmentFiles
 from service.worker import sealer as sealing
 from service.worker.sealer import Sealer
 from tests.conftest import run_out, wait_until

@@ -5,8 +5,8 @@ import pytest
 
 from service.learning.output_perturbation import OutputPerturbation
 from service.ledger.verify import verify
-from service.publishing.locating import locate, read_records
-from service.publishing.records import Located, load
+from service.segments.locating import locate, read_records
+from service.segments.records import Located, load
 from service.store import erasing
 from tests.conftest import World
 from tests.worker.published import number, published

@@ -19,7 +19,7 @@ from sqlalchemy import select, update
 from service import metrics
 from service.ledger import open_entry
 from service.ledger.verify import verify
-from service.publishing.locating import locate
+from service.segments.locating import locate
 from service.store import publications, tables
 from service.worker import fits, memory_limit
 from tests.conftest import World, wait_until

@@ -23,9 +23,9 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.scheduled import mechanism as scheduled
-from service.publishing.blocks import LocatedBlocks
-from service.publishing.locating import locate, read_records
-from service.publishing.records import Located, SegmentsMissing
+from service.segments.blocks import LocatedBlocks
+from service.segments.locating import locate, read_records
+from service.segments.records import Located, SegmentsMissing
 from service.store import leases, releases, segments
 from service.streams.schema import StreamSchema
 from service.worker import fits

@@ -19,7 +19,7 @@ from service.mechanisms.mechanism import StatePart
 from service.mechanisms.online_leader import online_gradient
 from service.privacy.noise.correlated import Blt
 from service.privacy.sensitivity import StatisticsWeights
-from service.publishing.locating import read_records
+from service.segments.locating import read_records
 from service.store import parts, publications, releases, tables
 from service.streams.schema import StreamSchema
 from tests.mechanisms import cases

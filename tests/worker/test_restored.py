@@ -16,10 +16,11 @@ from sqlalchemy.engine import make_url
 
 from service.ledger import high_water_mark
 from service.ledger.verify import verify, verify_segments
-from service.store import numbering, segment_files, streams, tables
+from service.segments import files as segment_files
+from service.segments.files import SegmentFiles
+from service.store import numbering, streams, tables
 from service.store.database import Database
 from service.store.due_steps import due_steps
-from service.store.segment_files import SegmentFiles
 from service.worker.context import WorkerContext
 from service.worker.leases import LeaseKeeper
 from tests.conftest import World, wait_until

@@ -13,9 +13,9 @@ from sqlalchemy import delete, event, update
 
 from service.ledger.verify import verify
 from service.log import Appender, LogUnavailable, Position, Reader
-from service.publishing.locating import read_records
+from service.segments.files import SegmentFiles
+from service.segments.locating import read_records
 from service.store import leases, numbering, segments, streams, tables
-from service.store.segment_files import SegmentFiles
 from service.streams.feature_maps import build, feature_map
 from service.worker import sealer as sealing
 from tests.conftest import join, run_out, wait_until

@@ -13,10 +13,10 @@ from service import metrics
 from service.ledger.verify import unit_counts, verify, verify_segments
 from service.log import Appender, Reader
 from service.privacy.accounting.groups import UnitBound
-from service.publishing.locating import read_records
 from service.publishing.units import erase_unit
+from service.segments.files import SegmentFiles
+from service.segments.locating import read_records
 from service.store import erasing, numbering, segments, streams, tables, units
-from service.store.segment_files import SegmentFiles
 from service.streams.units import UnitState, UnitStates, counting_slots, pseudonym
 from service.worker import counting
 from service.worker import sealer as sealing

@@ -10,8 +10,8 @@ from service.ledger import spending
 from service.ledger.errors import BudgetExceeded
 from service.ledger.verify import verify
 from service.privacy.accounting.composition import PrivacyLoss, Slots
-from service.publishing.locating import locate, read_records
-from service.publishing.records import Located, load
+from service.segments.locating import locate, read_records
+from service.segments.records import Located, load
 from service.store import erasing
 from tests.conftest import World
 from tests.worker.published import Bench, published

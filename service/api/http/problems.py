@@ -17,10 +17,10 @@ from starlette.types import Scope
 
 from service.inputs import strict_json, words
 from service.log import LogUnavailable
-from service.publishing.records import SegmentsMissing
+from service.segments.files import SegmentDamaged
+from service.segments.records import SegmentsMissing
 from service.store.database import DatabaseUnavailable
 from service.store.keys import NameTaken
-from service.store.segment_files import SegmentDamaged
 
 _log = structlog.get_logger(__name__)
 

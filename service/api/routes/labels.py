@@ -23,13 +23,13 @@ from service.api.schemas import Timestamp, as_json
 from service.api.services import Services, Shared
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting.obligations import Labelling
-from service.publishing.locating import read_records
-from service.publishing.records import SegmentsMissing
+from service.segments.files import SegmentDamaged
+from service.segments.locating import read_records
+from service.segments.records import SegmentsMissing
 from service.store import digests, labels, streams
 from service.store.keys import Key
 from service.store.labels import Leased
 from service.store.publications import Publication
-from service.store.segment_files import SegmentDamaged
 from service.streams.batches import wrong_class
 from service.streams.names import ABSENT, Column, Names
 

@@ -23,9 +23,9 @@ from service.api.services import Shared
 from service.mechanisms.histogram import LinearQuery
 from service.publishing.answering import Answer as Answered
 from service.publishing.answering import from_release
-from service.publishing.records import SegmentsMissing
+from service.segments.files import SegmentDamaged
+from service.segments.records import SegmentsMissing
 from service.store import releases
-from service.store.segment_files import SegmentDamaged
 from service.streams.batches import InvalidRecords
 from service.streams.batches.columns import UNUSUAL, count, parsed
 

@@ -6,10 +6,10 @@ from sqlalchemy import select
 
 from service.ledger import high_water_mark
 from service.ledger.verify import unit_counts
+from service.segments.files import SegmentDamaged, SegmentFiles
 from service.store import segments, streams, tables
 from service.store.database import Database
 from service.store.rows import Rows
-from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.segments import Segment
 from service.store.streams import Stream
 

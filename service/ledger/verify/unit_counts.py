@@ -16,10 +16,10 @@ import numpy as np
 
 from service.ledger.verify.reading import read
 from service.privacy.accounting.composition import Slots
+from service.segments.files import SegmentDamaged
 from service.store import publications, releases, segments, streams, units
 from service.store.database import ONE_VIEW
 from service.store.rows import Rows
-from service.store.segment_files import SegmentDamaged
 from service.streams.units import (
     NEVER,
     PSEUDONYM_BYTES,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.privacy.accounting.groups import UnitBound
+    from service.segments.files import SegmentFiles
     from service.store.database import Database
-    from service.store.segment_files import SegmentFiles
     from service.store.streams import Stream
     from service.store.units import UnitRow
 

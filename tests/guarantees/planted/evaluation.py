@@ -69,7 +69,7 @@ _SLOTS = "tests/worker/test_evaluation_slots.py"
 @bug(f"{_SLOTS}::test_a_worker_fits_no_evaluation_slot")
 def a_fit_of_evaluation_slots() -> None:
     """Such a slot is charged by fits and by evaluations, each for all of the budget."""
-    from service.publishing import records
+    from service.segments import records
 
     rewrite(records.load, ("_may_be_read(located) if pattern", "np.ones(stop - start, dtype=bool) if pattern"))
 

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from tests.guarantees.planted.bug import bug, rewrite
 
-_FILES, _OBJECTS = "tests/store/test_segment_files.py", "tests/store/objects/test_segment_objects.py"
-_COPYING = "tests/store/objects/test_service.py"
+_FILES, _OBJECTS = "tests/segments/test_segment_files.py", "tests/segments/objects/test_segment_objects.py"
+_COPYING = "tests/segments/objects/test_service.py"
 _FURTHER = f"{_COPYING}::test_a_copy_goes_to_no_place_where_the_same_stream_has_come_further"
 
 
 @bug(f"{_FURTHER}[segment]")
 def a_copy_among_segments_of_another_time() -> None:
     """The service goes on with segments of two histories, and sweeps some."""
-    from service.store import segment_copying
+    from service.segments import copying
 
-    rewrite(segment_copying.copy, ("there - names or ", ""))
+    rewrite(copying.copy, ("there - names or ", ""))
 
 
 @bug(f"{_COPYING}::test_a_copy_that_was_stopped_while_it_wrote_is_made_whole")
 def a_copy_that_leaves_half_a_file() -> None:
     """The segment is damaged where the service reads it from now on, and the source may be deleted."""
-    from service.store import segment_copying
+    from service.segments import copying
 
-    rewrite(segment_copying.copy, ("if name in there and target.get(log, name) != content", "if not content"))
+    rewrite(copying.copy, ("if name in there and target.get(log, name) != content", "if not content"))
 
 
 @bug(f"{_COPYING}::test_a_copy_that_was_stopped_while_it_wrote_is_made_whole")
 def a_copy_without_marks() -> None:
     """A database that was put back from a backup is believed."""
-    from service.store import segment_copying
+    from service.segments import copying
 
-    rewrite(segment_copying.copy, ("if mark is not None and", "if mark is None and"))
+    rewrite(copying.copy, ("if mark is not None and", "if mark is None and"))
 
 
 @bug(f"{_FILES}::test_who_checks_a_file_reads_it_again_though_nobody_has_touched_it")
 def a_check_of_what_was_read_before() -> None:
     """`ledger verify` calls a segment whole that the disk has lost bits of since it was read."""
-    from service.store.segment_files import SegmentFiles
+    from service.segments.files import SegmentFiles
 
     rewrite(SegmentFiles.check, ("self._checked.pop((log, name), None)\n", "pass\n"))
 
@@ -44,7 +44,7 @@ def a_check_of_what_was_read_before() -> None:
 @bug(f"{_OBJECTS}::test_another_machine_reads_what_was_written_and_finds_it_gone")
 def copies_that_everybody_may_read() -> None:
     """Other users of the machine read records."""
-    from service.store.segment_objects import SegmentObjects
+    from service.segments.objects import SegmentObjects
 
     rewrite(SegmentObjects._new_copy, ("os.fchmod(file.fileno(), 0o600)", "pass"))
 
@@ -52,7 +52,7 @@ def copies_that_everybody_may_read() -> None:
 @bug(f"{_OBJECTS}::test_copies_are_swept_again_after_an_error")
 def copies_that_stay_after_an_error() -> None:
     """Bytes of erased records stay on a machine where a file could once not be deleted."""
-    from service.store.segment_objects import SegmentObjects
+    from service.segments.objects import SegmentObjects
 
     rewrite(SegmentObjects.sweep_copies, ("suppress(OSError)", "suppress(KeyError)"))
 

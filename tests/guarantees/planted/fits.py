@@ -55,7 +55,7 @@ def a_certificate_in_single_precision() -> None:
 @bug("tests/worker/test_large_fits.py::test_a_fit_ends_where_records_are_erased_while_it_reads")
 def a_fit_whose_records_change_while_it_reads() -> None:
     """A record's influence on one pass decides which records another pass reads."""
-    from service.publishing.blocks import LocatedBlocks
+    from service.segments.blocks import LocatedBlocks
 
     rewrite(LocatedBlocks._locate_again, ("again.erased != self._located.erased", "False"))
 
@@ -79,7 +79,7 @@ def erased_records_that_a_fit_reads_if_it_begins_among_them() -> None:
 @bug("tests/worker/test_units.py::test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern")
 def a_pattern_without_erased_records() -> None:
     """Which slots have a coin depends on whether their records are there."""
-    from service.publishing import records
+    from service.segments import records
 
     rewrite(records.load, ("pattern.counting.copy()", "pattern.counting"))
 

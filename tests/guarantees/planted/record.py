@@ -228,7 +228,7 @@ def a_threshold_that_is_compared_with_after_its_yes() -> None:
 @bug("tests/worker/test_restored.py::test_files_that_were_put_together_since_are_not_swept")
 def a_sweep_on_an_older_database() -> None:
     """Files that were put together since are deleted, since no row names them: their records are lost for ever."""
-    from service.store.segment_files import SegmentFiles
+    from service.segments.files import SegmentFiles
 
     def sweep(_: Any, self: Any, log: str, known: set[str]) -> list[str]:
         orphans = self.orphans(log, known)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 
-_FILES, _DIGESTS = "tests/store/test_segment_files.py", "tests/store/test_digests.py"
+_FILES, _DIGESTS = "tests/segments/test_segment_files.py", "tests/store/test_digests.py"
 _LEASES = "tests/worker/test_sealing.py::test_a_lease_that_ran_out_can_be_taken_but_not_renewed"
 _OVERTAKEN = "tests/worker/test_erasing.py::test_who_was_overtaken_neither_replaces_segments_nor_calls_bytes_deleted"
 _CONFIRMATION = "tests/worker/test_confirmation.py"
@@ -144,7 +144,7 @@ def a_lease_that_is_taken_from_its_holder() -> None:
 @bug(f"{_ON_DISK}[file]")
 def a_segment_that_is_not_synced() -> None:
     """A machine that loses power has a row without its records, and no log any more."""
-    from service.store.segment_files import SegmentFiles
+    from service.segments.files import SegmentFiles
 
     rewrite(SegmentFiles.put, ("os.fsync(file.fileno())", "pass"))
 
@@ -152,7 +152,7 @@ def a_segment_that_is_not_synced() -> None:
 @bug(f"{_ON_DISK}[folder]")
 def a_segment_whose_folder_is_not_synced() -> None:
     """The file is on the disk, and its name is not."""
-    from service.store.segment_files import SegmentFiles
+    from service.segments.files import SegmentFiles
 
     rewrite(SegmentFiles.put, ("    _sync(folder)\n", ""))
 
@@ -160,7 +160,7 @@ def a_segment_whose_folder_is_not_synced() -> None:
 @bug(_MARK_ON_DISK)
 def a_mark_that_is_not_synced() -> None:
     """Releases are seen that neither the database nor the mark remembers after a crash."""
-    from service.store.segment_files import SegmentFiles
+    from service.segments.files import SegmentFiles
 
     rewrite(SegmentFiles.put_high_water_mark, ("os.fsync(file.fileno())", "pass"))
 
@@ -168,7 +168,7 @@ def a_mark_that_is_not_synced() -> None:
 @bug(_MARK_ON_DISK)
 def a_mark_that_is_written_over_the_one_before() -> None:
     """A crash in the middle leaves none."""
-    from service.store.segment_files import SegmentFiles
+    from service.segments.files import SegmentFiles
 
     rewrite(
         SegmentFiles.put_high_water_mark,
@@ -180,7 +180,7 @@ def a_mark_that_is_written_over_the_one_before() -> None:
 @bug(f"{_FILES}::test_files_of_records_are_their_owners_alone")
 def segments_that_everybody_may_read() -> None:
     """Other users of the machine read records."""
-    from service.store.segment_files import SegmentFiles
+    from service.segments.files import SegmentFiles
 
     rewrite(SegmentFiles.put, ("os.fchmod(file.fileno(), 0o600)", "os.fchmod(file.fileno(), 0o644)"))
 
@@ -188,23 +188,23 @@ def segments_that_everybody_may_read() -> None:
 @bug(f"{_FILES}::test_a_file_that_is_changed_after_it_was_read_is_found_out")
 def a_segment_that_is_looked_at_once() -> None:
     """The worker fits whatever is written into a file of the same size."""
-    from service.store import segment_files
+    from service.segments import files
 
-    rewrite(segment_files._state, (", status.st_ctime_ns", ""))
+    rewrite(files._state, (", status.st_ctime_ns", ""))
 
 
 @bug(f"{_FILES}::test_one_at_a_time_writes_a_mark")
 def a_mark_that_many_write_at_once() -> None:
     """A confirmer that read the database first may write last, and the mark goes back."""
-    from service.store import segment_files
+    from service.segments import files
 
-    segment_files._lock = lambda _: None
+    files._lock = lambda _: None
 
 
 @bug("tests/store/test_verify.py::test_a_segment_that_was_changed_or_is_gone_is_named")
 def segments_that_are_not_hashed() -> None:
     """A disk that lies is believed."""
-    from service.store.segment_files import SegmentFiles
+    from service.segments.files import SegmentFiles
 
     rewrite(SegmentFiles._check, ('hashlib.file_digest(file, "sha256").digest() != sha256', "False"))
 
@@ -251,13 +251,13 @@ def requests_that_are_seen_before_their_coins_are_confirmed() -> None:
     rewrite(labels._visible, ("func.coalesce(label_requests.c.charge, 0) <= confirmed", "confirmed >= 0"))
 
 
-_OBJECTS = "tests/store/objects/test_segment_objects.py"
+_OBJECTS = "tests/segments/objects/test_segment_objects.py"
 
 
 @bug(f"{_OBJECTS}::test_who_was_overtaken_writes_nothing_that_is_believed[1]")
 def a_mark_after_the_newest_instead_of_the_one_it_rests_on() -> None:
     """It takes the place of a mark that tells of more."""
-    from service.store.segment_objects import SegmentObjects
+    from service.segments.objects import SegmentObjects
 
     rewrite(SegmentObjects.put_high_water_mark, ("self._based_on[log] + 1", "self._newest(log) + 1"))
 
@@ -265,7 +265,7 @@ def a_mark_after_the_newest_instead_of_the_one_it_rests_on() -> None:
 @bug(f"{_OBJECTS}::test_of_many_machines_that_write_a_mark_at_once_one_does")
 def a_mark_that_overwrites() -> None:
     """Two machines believe that theirs is the one."""
-    from service.store.segment_objects import SegmentObjects
+    from service.segments.objects import SegmentObjects
 
     rewrite(SegmentObjects._create, ('mode="create"', 'mode="overwrite"'))
 
@@ -273,7 +273,7 @@ def a_mark_that_overwrites() -> None:
 @bug(f"{_OBJECTS}::test_copies_go_when_they_are_old_or_too_many")
 def copies_that_stay() -> None:
     """Bytes of erased records stay on every machine that ever read them."""
-    from service.store.segment_objects import SegmentObjects
+    from service.segments.objects import SegmentObjects
 
     rewrite(SegmentObjects._drop_copies, ("time.time() - COPY_SECONDS", "0.0"))
 

@@ -161,7 +161,7 @@ _ASIDE = "tests/worker/test_units_set_aside.py"
 @bug(f"{_ASIDE}::test_a_range_is_read_without_the_units_of_the_other_kind[False]")
 def units_that_are_set_aside_and_fitted_all_the_same() -> None:
     """Fits and evaluations read all units, so that either spends the whole budget of the same one."""
-    from service.publishing import records
+    from service.segments import records
 
     rewrite(records._pattern, ("if located.period is not None:", "if False:"))
 
@@ -171,7 +171,7 @@ def units_whose_slots_are_set_aside_one_by_one() -> None:
     """Every k-th slot is evaluated, so that a unit has slots of both kinds."""
     import numpy as np
 
-    from service.publishing import records
+    from service.segments import records
 
     wrap(records, "set_aside", lambda _true, unit, period: np.arange(len(unit)) % period == period - 1)
 
@@ -189,7 +189,7 @@ def weights_by_record() -> None:
     """All records of a unit enter a sum whole."""
     import numpy as np
 
-    from service.publishing import records
+    from service.segments import records
 
     wrap(records, "contributions", lambda _true, places: np.ones(len(places)))
 

@@ -196,7 +196,7 @@ def a_setting_that_is_looked_at_once() -> None:
 @bug(f"{_PUBLISHING}::test_missing_records_are_never_made_up_for")
 def a_fit_of_the_records_that_are_there() -> None:
     """A release tells that records had a say in it which had none."""
-    from service.publishing import locating
+    from service.segments import locating
 
     rewrite(
         locating.locate,
@@ -208,7 +208,7 @@ def a_fit_of_the_records_that_are_there() -> None:
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
 def erased_records_that_are_fitted() -> None:
     """Until their bytes are gone."""
-    from service.publishing import records
+    from service.segments import records
 
     rewrite(records.load, ("present[low - start : high - start] = False", "pass"))
 

@@ -15,12 +15,12 @@ import obstore
 import pytest
 from structlog.testing import capture_logs
 
-from service.store import segment_objects
-from service.store.segment_files import FilesReplaced, SegmentDamaged, SegmentFiles, StoreUnsuitable
-from service.store.segment_objects import SegmentObjects
-from service.store.segment_places import open_described, open_place
+from service.segments import objects as segment_objects
+from service.segments.files import FilesReplaced, SegmentDamaged, SegmentFiles, StoreUnsuitable
+from service.segments.objects import SegmentObjects
+from service.segments.places import open_described, open_place
 from service.worker import dask_blocks, main
-from tests.store.objects.server import BUCKET, Faults, Server
+from tests.segments.objects.server import BUCKET, Faults, Server
 
 COLUMNS = {"x": np.arange(12, dtype=np.float32).reshape(4, 3), "y": np.arange(4, dtype=np.int32)}
 MEBIBYTE = 2**20

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.store.segment_copying import PlaceTaken, copy
-from service.store.segment_files import SegmentFiles
+from service.segments.copying import PlaceTaken, copy
+from service.segments.files import SegmentFiles
 from tests.conftest import World, make_world, ok, running, used_up, wait_until
-from tests.store.objects.server import BUCKET, Faults, Server
+from tests.segments.objects.server import BUCKET, Faults, Server
 
 RNG = np.random.default_rng(5)
 X = RNG.uniform(-0.5, 0.5, (40, 2)).tolist()

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from service.learning.optimization.sums import Partial, Question, answered
-from service.publishing.records import Located, SegmentsMissing, load
+from service.segments.records import Located, SegmentsMissing, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from service.learning.records import Records
-    from service.store.segment_files import SegmentFiles
+    from service.segments.files import SegmentFiles
 
     Read = Callable[[int, int], Records]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.store.objects.server import Faults, Server, serving
+from tests.segments.objects.server import Faults, Server, serving
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ class SegmentFiles:
         self._marks_read: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}  # as it was when it was last read
 
     def described(self) -> dict[str, Any]:
-        """Return where the files are, for a process on the same machine (`segment_places.open_described`)."""
+        """Return where the files are, for a process on the same machine (`places.open_described`)."""
         return {"folder": str(self.root)}
 
     def probe(self) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from service.store import segment_files
-from service.store.segment_files import SegmentDamaged, SegmentFiles
+from service.segments import files as segment_files
+from service.segments.files import SegmentDamaged, SegmentFiles
 from service.streams.codec import pack, unpack
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)

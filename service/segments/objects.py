@@ -28,7 +28,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from service.store.segment_files import SegmentDamaged, SegmentFiles, StoreUnsuitable, parsed
+from service.segments.files import SegmentDamaged, SegmentFiles, StoreUnsuitable, parsed
 from service.streams.codec import Columns, pack
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.store.segment_files import SegmentFiles
+    from service.segments.files import SegmentFiles
     from service.streams.codec import Columns
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from service.publishing.records import Located, SegmentsMissing, load
+from service.segments.records import Located, SegmentsMissing, load
 from service.store import labels, segments
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from service.learning.records import Records
+    from service.segments.files import SegmentFiles
     from service.store.database import Database
-    from service.store.segment_files import SegmentFiles
     from service.store.streams import Stream
 
 

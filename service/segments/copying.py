@@ -1,6 +1,6 @@
 """Copies the files of numbered records from one place to another, while nothing else writes to either."""
 
-from service.store.segment_files import SegmentFiles
+from service.segments.files import SegmentFiles
 
 
 class PlaceTaken(Exception):

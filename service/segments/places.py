@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.store.segment_files import SegmentFiles
+from service.segments.files import SegmentFiles
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -26,7 +26,7 @@ def open_place(place: str | Path, copies: Path, *, most_bytes: int) -> SegmentFi
     """Return the files in a folder, given as a Path, or in an object store, given by its address."""
     if isinstance(place, Path):
         return SegmentFiles(place)
-    from service.store.segment_objects import SegmentObjects
+    from service.segments.objects import SegmentObjects
 
     return SegmentObjects(place, copies, most_bytes=most_bytes)
 
