@@ -42,7 +42,7 @@ from service.api.routes import (
 from service.api.services import Services
 from service.dashboard import pages
 from service.log import Appenders, read_primaries
-from service.publishing.answering import Answerer
+from service.queries.answering import Answerer
 from service.segments.places import open_segments
 from service.settings import Settings
 from service.store import keys as stored_keys

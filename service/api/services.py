@@ -21,7 +21,7 @@ from service.api.newest_models import NewestModels
 from service.api.notifier import Notifier
 from service.api.shared_waits import SharedWaits
 from service.log import Appenders, LogUnavailable
-from service.publishing.answering import Answerer
+from service.queries.answering import Answerer
 from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store import streams

@@ -1,1 +1,1 @@
-"""Publishes, whoever does it: a worker when records have come, an API when a query is hard."""
+"""Publishes a finished step: parks it, commits it with its charges, and confirms it by the high-water mark."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from service.mechanisms.linear_queries.mechanism import opened
-from service.publishing.instances import _chain
+from service.queries.instances import _chain
 from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store import charges, parts, publications

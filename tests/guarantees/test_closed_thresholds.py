@@ -97,7 +97,7 @@ def trial(apis: list[Api], clients: list[httpx.Client], stream: str, first: int)
     }
 
 
-@pytest.mark.long  # tests/publishing/test_closed_thresholds.py counts what is compared, without chance
+@pytest.mark.long  # tests/queries/test_closed_thresholds.py counts what is compared, without chance
 @pytest.mark.timeout(3600)
 def test_who_asks_on_after_a_yes_learns_no_more_than_is_promised(world, request, seed):
     choose, trials = random.Random(seed), request.config.getoption("--trials")

@@ -21,8 +21,8 @@ from service.api.http.representations import JSON
 from service.api.schemas import as_json
 from service.api.services import Shared
 from service.mechanisms.histogram import LinearQuery
-from service.publishing.answering import Answer as Answered
-from service.publishing.answering import from_release
+from service.queries.answering import Answer as Answered
+from service.queries.answering import from_release
 from service.segments.files import SegmentDamaged
 from service.segments.records import SegmentsMissing
 from service.store import releases

@@ -24,7 +24,7 @@ One comparer. The bound holds for answers up to one yes, and for all that can be
 published or not, nothing may be compared with the same threshold: a comparison takes microseconds, and what a second
 yes would need, a transaction, takes milliseconds. A reader who told the two apart would have the answers to any number
 of queries for the price of one. One process at a time compares; it keeps a yes that it could not publish until it has
-(`service.publishing.answering`). A process that takes over from one that may have kept a yes closes the instance first.
+(`service.queries.answering`). A process that takes over from one that may have kept a yes closes the instance first.
 
 Redrawn for a later comparison, or shared by two yeses, a threshold costs more than is said here: see the tests.
 

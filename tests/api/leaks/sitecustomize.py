@@ -28,7 +28,7 @@ def _wide(x, features):
 
 if "up" in sys.orig_argv:  # API and worker are its forks
     from service.api.routes import labels as _labels
-    from service.publishing import answering as _answering
+    from service.queries import answering as _answering
     from service.streams.layout import RecordLayout
     from service.worker import fits as _fits
     from service.worker import sealer as _sealer

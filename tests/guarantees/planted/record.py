@@ -79,21 +79,21 @@ def what_was_answered_is_not_remembered() -> None:
     appender._APPEND_SHA = hashlib.sha1(appender._APPEND.encode(), usedforsecurity=False).hexdigest()
 
 
-@bug("tests/publishing/test_closed_thresholds.py::test_a_commit_whose_answer_is_lost_is_found_to_be_done")
+@bug("tests/queries/test_closed_thresholds.py::test_a_commit_whose_answer_is_lost_is_found_to_be_done")
 def a_second_yes_from_one_threshold() -> None:
     """A yes that is kept is measured and told once more, after its instance was closed."""
-    from service.publishing import instances
+    from service.queries import instances
 
     instances.is_same = lambda _one, _other: True
 
 
-_RESTORED = "tests/publishing/test_restored.py"
+_RESTORED = "tests/queries/test_restored.py"
 
 
 @bug(f"{_RESTORED}::test_a_yes_whose_commit_a_standby_lacks_is_committed_there_again[not seen since]")
 def a_yes_that_is_forgotten_at_its_commit() -> None:
     """A standby that lacks the commit is promoted: the threshold that has answered is compared with again."""
-    from service.publishing.answering import Answerer
+    from service.queries.answering import Answerer
 
     def close(true: Any, answerer: Any, held: Any) -> bool:
         closed: bool = true(answerer, held)
@@ -109,7 +109,7 @@ def a_mark_that_is_read_once() -> None:
     """A backup is put in the place of the database: it shows the publication as a process knows it."""
     from types import SimpleNamespace
 
-    from service.publishing import instances
+    from service.queries import instances
 
     def still(true: Any, connection: Any, _files: Any, known: Any, *rest: Any, **more: Any) -> Any:
         return true(connection, SimpleNamespace(high_water_mark=lambda _log: known.mark), known, *rest, **more)
@@ -120,7 +120,7 @@ def a_mark_that_is_read_once() -> None:
 @bug(f"{_RESTORED}::test_an_answer_whose_charge_was_lost_is_not_told")
 def an_answer_that_is_told_by_its_version() -> None:
     """The version is visible, with what another process measured: nobody has paid for this answer."""
-    from service.publishing.instances import State
+    from service.queries.instances import State
 
     State.shows = lambda state, closing: closing.version == state.publication.visible_latest  # type: ignore[method-assign]
 
@@ -187,7 +187,7 @@ def an_erasure_that_undoes_only_answers_it_sees() -> None:
 
 
 @bug(
-    "tests/publishing/test_closed_thresholds.py::test_of_two_processes_one_compares_and_the_other_answers_from_the_histogram"
+    "tests/queries/test_closed_thresholds.py::test_of_two_processes_one_compares_and_the_other_answers_from_the_histogram"
 )
 def a_threshold_that_is_compared_with_after_its_yes() -> None:
     """No lease, no look within the turn, and a yes that can't be committed is answered as a no: after a transaction."""
@@ -196,8 +196,8 @@ def a_threshold_that_is_compared_with_after_its_yes() -> None:
 
     from sqlalchemy import text
 
-    from service.publishing import instances
-    from service.publishing.answering import Answerer
+    from service.queries import instances
+    from service.queries.answering import Answerer
 
     tried: set[int] = set()
 

@@ -139,7 +139,7 @@ def records_without_a_batch() -> None:
     _unlooked("numbering", "records")
 
 
-@bug("tests/publishing/test_answering.py::test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay")
+@bug("tests/queries/test_answering.py::test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay")
 def records_that_need_not_have_paid_for_an_instance() -> None:
     """Charges at arrival are not compared with what was open."""
     _unlooked("arrivals", "instances")

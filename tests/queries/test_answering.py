@@ -14,15 +14,15 @@ from service.ledger import high_water_mark, open_entry
 from service.ledger.verify import arrivals
 from service.mechanisms.histogram import LinearQuery
 from service.mechanisms.linear_queries.mechanism import LinearQueries
-from service.publishing import answering, instances
-from service.publishing.answering import Answer, Answerer
 from service.publishing.confirmation import Confirmer
+from service.queries import answering, instances
+from service.queries.answering import Answer, Answerer
 from service.settings import Settings
 from service.store import publications, releases, segments, streams, tables
 from service.store.database import Database
 from service.store.rows import Rows
 from tests.conftest import World, join, run_out
-from tests.publishing.asking import (
+from tests.queries.asking import (
     ALPHA,
     CATEGORIES,
     EVERY,

@@ -8,13 +8,14 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
-from service.publishing import answering, confirmation, instances
+from service.publishing import confirmation
+from service.queries import answering, instances
 from service.settings import Settings
 from service.store import publications, releases
 from service.store.database import Database, DatabaseUnavailable
 from service.store.rows import Rows
 from tests.conftest import World, run_out
-from tests.publishing.asking import ALPHA, EVERY, Bench, easy, from_histogram, make_bench, share, with_records
+from tests.queries.asking import ALPHA, EVERY, Bench, easy, from_histogram, make_bench, share, with_records
 
 _copies = count()
 Restore = Callable[[], None]

@@ -21,9 +21,9 @@ from service.mechanisms.linear_queries.mechanism import opened
 from service.privacy.accounting import events
 from service.privacy.accounting.events import OpenedInstance
 from service.privacy.currency import Currency, round_up
-from service.publishing import instances
-from service.publishing.answering import Answer, Answerer
 from service.publishing.confirmation import Confirmer
+from service.queries import instances
+from service.queries.answering import Answer, Answerer
 from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store import charges, parts, publications, releases, streams

@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from service.ledger.verify import verify
 from service.store import publications, tables
-from tests.publishing.asking import SCHEMA, make_bench, share
+from tests.queries.asking import SCHEMA, make_bench, share
 from tests.worker import published
 
 M = 3

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from service.privacy.noise.sparse_vector import Instance
-from service.publishing import answering
+from service.queries import answering
 from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store.database import Database
 from tests.conftest import HANG_SECONDS, make_world
-from tests.publishing.asking import Bench, confirming, make_bench, with_records
+from tests.queries.asking import Bench, confirming, make_bench, with_records
 
 
 @pytest.fixture(scope="module")

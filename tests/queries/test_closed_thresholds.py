@@ -6,12 +6,13 @@ import time
 import pytest
 
 from service.ledger.errors import LedgerBroken
-from service.publishing import answering, confirmation, instances
+from service.publishing import confirmation
+from service.queries import answering, instances
 from service.settings import Settings
 from service.store import leases, publications, releases
 from service.store.database import Database, DatabaseUnavailable
 from tests.conftest import run_out, wait_until
-from tests.publishing.asking import (
+from tests.queries.asking import (
     ALPHA,
     EVERY,
     LEASE_SECONDS,

@@ -39,8 +39,9 @@ from sqlalchemy import Connection
 
 from service.ledger.errors import LedgerBroken
 from service.mechanisms.histogram import LinearQuery, error_bound
-from service.publishing import confirmation, instances
-from service.publishing.instances import Closing, State
+from service.publishing import confirmation
+from service.queries import instances
+from service.queries.instances import Closing, State
 from service.segments.files import SegmentFiles
 from service.segments.locating import read_records
 from service.store import leases, publications
