@@ -25,7 +25,8 @@ from service.learning.small_database import error_bound
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram, LinearQuery
-from service.mechanisms.linear_queries.mechanism import LinearQueries, Opened, opened
+from service.mechanisms.interactive import Opened, opened
+from service.mechanisms.linear_queries.mechanism import LinearQueries
 from service.mechanisms.mechanism import CarriedState
 from service.mechanisms.scheduled.histograms import ScheduledHistograms
 from service.privacy.currency import Currency

@@ -21,7 +21,8 @@ from benchmarks.serving import Connection, Service, service
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram, LinearQuery
-from service.mechanisms.linear_queries.mechanism import LinearQueries, opened
+from service.mechanisms.interactive import opened
+from service.mechanisms.linear_queries.mechanism import LinearQueries
 from service.streams.schema import StreamSchema
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from service.ledger.errors import LedgerBroken
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram
-from service.mechanisms.linear_queries.mechanism import NO_CATEGORY, LinearQueries, Measurement, Opened, opened
+from service.mechanisms.interactive import NO_CATEGORY, InteractiveMechanism, Measurement, Opened, opened
 from service.mechanisms.mechanism import StateLost, StatePart
 from service.publishing import confirmation
 from service.publishing.commit import (
@@ -51,7 +51,7 @@ class State:
 
     publication: Publication
     stream: Stream
-    mechanism: LinearQueries
+    mechanism: InteractiveMechanism
     released: Histogram | None
     histogram: Histogram
     open: Opened | None
@@ -141,7 +141,7 @@ def read(database: Database, files: SegmentFiles, identity: int, known: State | 
             released = Histogram(shares=release.parameters[0], time=release.time - publication.start)
     configuration = PublicationConfiguration.model_validate(publication.configuration)
     mechanism = build(stream.parsed_schema, configuration, start=publication.start)
-    assert isinstance(mechanism, LinearQueries)  # noqa: S101 - the caller has checked
+    assert isinstance(mechanism, InteractiveMechanism)  # noqa: S101 - the caller has checked
     known_of = Histogram.uniform(mechanism.cardinality, 0) if released is None else released
     trusted = not contradicted and _trusted(publication, mechanism, memory)
     return State(
@@ -203,7 +203,7 @@ def is_same(one: Opened, other: Opened) -> bool:
     return (one.instance, one.noise) == (other.instance, other.noise)
 
 
-def _trusted(publication: Publication, mechanism: LinearQueries, memory: Memory) -> bool:
+def _trusted(publication: Publication, mechanism: InteractiveMechanism, memory: Memory) -> bool:
     """Return whether what a publication remembers is there as it was left, and nothing is known against it."""
     if (
         publication.state != "running"

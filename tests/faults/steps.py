@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 When = Literal["before", "after"]
 
-ROOMS = ("api", "ledger", "log", "publishing", "store", "worker")
+ROOMS = ("api", "ledger", "log", "publishing", "queries", "segments", "store", "worker")
 _DATABASE = "service.store.database"  # transactions are their caller's, not its own
 
 

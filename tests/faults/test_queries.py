@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.mechanisms.linear_queries.mechanism import opened
+from service.mechanisms.interactive import opened
 from service.queries.instances import _chain
 from service.segments.files import SegmentFiles
 from service.settings import Settings

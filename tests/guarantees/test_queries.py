@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from service.mechanisms.histogram import LinearQuery
-from service.mechanisms.linear_queries.mechanism import opened
+from service.mechanisms.interactive import opened
 from tests import chance
 from tests.mechanisms.linear_queries.test_linear_queries import Run, queries
 

@@ -72,10 +72,7 @@ def test_no_source_names_the_kind_or_the_settings_of_a_family_of_another_room(pa
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if not path.startswith(("mechanisms/", "figures/"))])
 def test_no_source_outside_imports_the_folder_of_a_mechanism(path):
-    """Of queries, one file runs the protocol between instance and releases, which is of their mechanism alone."""
     folders = {room(family)[0].replace("/", ".") for family in MECHANISMS}
-    if path == "queries/instances.py":
-        folders.remove("mechanisms.linear_queries")
     assert not [folder for folder in folders if f"service.{folder}" in SOURCES[path]]
 
 

@@ -17,7 +17,7 @@ from service.ledger.invariants import INVARIANTS
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import LinearQuery
-from service.mechanisms.linear_queries.mechanism import opened
+from service.mechanisms.interactive import opened
 from service.privacy.accounting import events
 from service.privacy.accounting.events import OpenedInstance
 from service.privacy.currency import Currency, round_up

@@ -57,8 +57,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.mechanisms import histogram
-from service.mechanisms.histogram import Histogram, LinearQuery
-from service.mechanisms.mechanism import CarriedState, Charge, Mechanism, Release, StateLost, StatePart, Step
+from service.mechanisms.interactive import InteractiveMechanism, Measurement, Opened, opened
+from service.mechanisms.mechanism import Charge, Release, StatePart, Step
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
 from service.privacy.accounting.groups import group_factor, shared
 from service.privacy.accounting.obligations import Obligations, OnOpening
@@ -73,65 +73,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.records import Records
+    from service.mechanisms.histogram import Histogram, LinearQuery
+    from service.mechanisms.mechanism import CarriedState, Mechanism
     from service.privacy.accounting.groups import UnitBound
 
 HEIGHT = Fraction(5, 6)  # times the accuracy: the error from which on a query is hard
 SHARPNESS = Fraction(1, 6)  # times the accuracy: the error that noise may add
-_LIMB = 2.0**31
 _ROUNDED = 1 - Fraction(1, 2**45)  # room for rounding up the charges of a fixed number of instances
 _STRIDE = 1024  # new records are counted once they are 1/1024 of the counted ones
 RECKONED = (1_000, 1_000_000)  # numbers of queries for which a plan states how many records are needed
 
-NO_CATEGORY = LinearQuery.holding(np.zeros(0, dtype=np.int64))
-"""A query whose answer is 0 for any records. To measure it closes an instance and leaves the histogram as it is."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Measurement:
-    """The noisy answer, in [0, 1], to the query that closes an instance, and the histogram that follows from it."""
-
-    answer: float
-    moved: Histogram
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """An open instance, its secret threshold, and the number of slots that have paid for it."""
-
-    number: int
-    instance: Instance
-    noise: int
-    paid: int
-
-    def part(self) -> StatePart:
-        """Return it as what the next step starts from."""
-        high, low = divmod(self.noise, int(_LIMB))
-        values = np.array([self.instance.opened, self.instance.scale, high, low, self.paid], dtype=np.float64)
-        return StatePart(number=self.number, values=values)
-
-
-def opened(chain: Sequence[CarriedState]) -> Opened | None:
-    """Return the open instance that earlier steps left; None: it is frozen. Raises StateLost if they left neither."""
-    parts = [item for item in chain if isinstance(item, StatePart)]
-    if len(parts) != 1 or parts[0].values.size not in (0, 5):
-        raise StateLost("its threshold is not there, and can't be drawn again")
-    part = parts[0]
-    if part.values.size == 0:
-        return None
-    slots, scale, high, low, paid = part.values.tolist()
-    return Opened(
-        number=part.number,
-        instance=Instance(opened=int(slots), scale=scale),
-        noise=int(high) * int(_LIMB) + int(low),
-        paid=int(paid),
-    )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LinearQueries(Mechanism):
+class LinearQueries(InteractiveMechanism):
     """A publication of one histogram over `cardinality` categories. `hits`: so many instances, each for its share."""
 
-    cardinality: int
     first: int
     accuracy: float | None
     failure_probability: float
@@ -199,27 +155,13 @@ class LinearQueries(Mechanism):
         return self._charged(later, now.paid)
 
     def measure(self, now: Opened, query: LinearQuery, counts: NDArray[np.int64], shown: Histogram) -> Measurement:
-        """Measure a query with fresh noise, once for an instance, and move the histogram towards the answer.
-
-        Args:
-            now: the open instance, which this closes.
-            query: the hard query; or `NO_CATEGORY`, if the instance is to be closed without one.
-            counts: of the records among the first `shown.time` slots, at most `now.paid`.
-            shown: the histogram as it stands there.
-        """
+        """See `InteractiveMechanism.measure`."""
         measured = numeric_sparse.measured(self.currency, now.instance.scale, query.count(counts))
         answer = min(1.0, max(0.0, float(Fraction(measured, STEPS * shown.time))))
         return Measurement(answer=answer, moved=shown.moved(query, answer - query.of(shown.shares)))
 
     def close(self, now: Opened, measurement: Measurement, spent: Fraction, next_version: int) -> Step:
-        """Close an instance by its measurement: release the moved histogram and open the next instance, or freeze.
-
-        Args:
-            now: the instance, with all slots that have paid for it by now: perhaps more than were measured.
-            measurement: what `measure` returned for this instance.
-            spent: what the slot that has paid most has paid until now.
-            next_version: of the release.
-        """
+        """Close an instance; the next one opens if all of it fits the cap. See `InteractiveMechanism.close`."""
         moved = measurement.moved
         charge = self._answer_charge(now.instance)
         following = self._next(now, moved.time, spent + Fraction(charge))

@@ -13,8 +13,9 @@ import pytest
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.histogram import MAX_CARDINALITY, Histogram, LinearQuery
+from service.mechanisms.interactive import NO_CATEGORY, opened
 from service.mechanisms.linear_queries import mechanism as linear_queries
-from service.mechanisms.linear_queries.mechanism import NO_CATEGORY, LinearQueries, opened
+from service.mechanisms.linear_queries.mechanism import LinearQueries
 from service.mechanisms.mechanism import StateLost, StatePart
 from service.privacy.accounting import events
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
