@@ -12,17 +12,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from heapq import nsmallest
-from itertools import takewhile
 
-import numpy as np
 import structlog
 
 from service import metrics
 from service.ledger import high_water_mark
 from service.log import Entry, LogLost, LogMoves, LogUnavailable, Position, Reader
 from service.logs import Outage
-from service.mechanisms.building import needs
-from service.segments.files import FilesReplaced, SegmentFiles
+from service.segments.files import SegmentFiles
 from service.store import changes, leases, numbering, retention, segments, streams
 from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
@@ -34,19 +31,18 @@ from service.streams.codec import Columns
 from service.streams.layout import RecordLayout, UnreadableBatch
 from service.tracebacks import place_of
 from service.worker import counting
+from service.worker.dropper import Dropper
+from service.worker.eraser import Eraser
 from service.worker.leases import LeaseKeeper
+from service.worker.merger import NEWEST, Merger, joined
 from service.worker.share import TAKEN_AT_ONCE, Share
+from service.worker.sweeper import Sweeper
 
 _log = structlog.get_logger(__name__)
 
 BATCHES_AT_ONCE = 256
 AFTER_AN_ERROR_SECONDS = 5.0  # before a stream that failed in a way nobody foresaw is tried again
-MERGED_AT_ONCE = 16
-MERGED_VALUES = 2**26  # most numbers of one merged segment: 256 MiB as float32
-LARGE_ENOUGH = 4  # the size class of 65,536 records and more: such segments are left alone
-NEWEST = MERGED_AT_ONCE * LARGE_ENOUGH  # segments that may be merged
 TIDY_SECONDS = 5.0  # between two looks at whether a log is still whole, and at what is needed no more
-FORGOTTEN_PIECES = 10  # of batches that are forgotten, of a stream in one turn
 TIDIED_AT_ONCE = 25  # streams; so with many of them it takes longer until each has its turn
 FORGET_SECONDS = 600.0  # in which the log's file is written anew without records that are over their units' bounds
 LOOK_SECONDS = 2.0  # between two looks for streams whose sealer died; free ones are notified
@@ -59,6 +55,9 @@ class Sealer:
     def __init__(self, database: Database, reader: Reader, files: SegmentFiles, keeper: LeaseKeeper) -> None:
         self._database, self._reader, self._files, self._keeper = database, reader, files, keeper
         self._share = Share(keeper)
+        self._merger, self._sweeper = Merger(database, files), Sweeper(database, files)
+        self._dropper = Dropper(database, files)
+        self._eraser = Eraser(database, files, reader, self._merger, self._sweeper, self._forget)
         self._held: dict[str, tuple[Lease, Stream]] = {}  # by name of the log
         self._positions: tuple[dict[str, tuple[Lease, Stream]], dict[str, Position]] = {}, {}  # of what was held
         self._tidy_again: dict[str, float] = {}
@@ -142,7 +141,7 @@ class Sealer:
             if stream.halted is None:
                 self._guard(stream.log, partial(self._go_on, stream, lost.get(stream.log), files[stream.id]))
             else:
-                self._guard(stream.log, partial(self._delete_erased, stream))
+                self._guard(stream.log, partial(self._eraser.delete_erased, self._held[stream.log][0], stream))
                 self._let_go(stream.log)
                 self._not_before[stream.id] = time.monotonic() + TIDY_SECONDS
 
@@ -169,15 +168,15 @@ class Sealer:
     def _go_on(self, stream: Stream, lost: LogLost | LogMoves | None, known: set[str]) -> None:
         if lost is not None:  # of an older record the log may be all right: nothing is swept or added
             raise lost
-        self._sweep(stream, known)
+        self._sweeper.sweep(self._held[stream.log][0], stream, known)
 
     def _tidy(self, erased: set[int]) -> None:
         """Looks after the streams that it has: whose records were erased, and some of them for all the rest."""
         if time.monotonic() >= self._forget_at:
             self._forget()
-        for log, (_, stream) in list(self._held.items()):
+        for log, (lease, stream) in list(self._held.items()):
             if stream.id in erased:
-                self._guard(log, partial(self._delete_erased, stream))
+                self._guard(log, partial(self._eraser.delete_erased, lease, stream))
         now = time.monotonic()
         due_since = {log: self._tidy_again.get(log, 0.0) for log in self._held}
         due = nsmallest(TIDIED_AT_ONCE, (log for log in due_since if due_since[log] <= now), key=due_since.__getitem__)
@@ -191,9 +190,10 @@ class Sealer:
     def _tidy_one(self, stream: Stream, lost: LogLost | LogMoves | None, moved: dict[int, object]) -> None:
         if lost is not None:
             raise lost
-        self._forget_entries(stream)
+        lease, _ = self._held[stream.log]
+        self._dropper.forget_entries(lease, stream)
         if stream.id in moved and self._moved.get(stream.log) != moved[stream.id]:
-            self._drop_unneeded(stream)
+            self._dropper.drop_unneeded(lease, stream)
             self._moved[stream.log] = moved[stream.id]
 
     def _seal(self, log: str) -> None:
@@ -235,101 +235,12 @@ class Sealer:
             _log.error("dead_letter", stream=stream.name, entry=letter.entry, reason=letter.reason)
         self._held[log] = (lease, after)
         self._reader.trim(log, after.sealed_entry)
-        self._merge(log, newest)
+        self._merger.merge(lease, after, newest)
 
     def _write(self, stream: Stream, stop: int, columns: list[Columns]) -> tuple[Segment, UnitCounts | None]:
-        mapped, counts = counting.counted(self._database, stream, stream.layout.mapped(_joined(columns)))
+        mapped, counts = counting.counted(self._database, stream, stream.layout.mapped(joined(columns)))
         file, sha256 = self._files.write(stream.log, stream.records, stop, mapped)
         return Segment(start=stream.records, stop=stop, file=file, sha256=sha256), counts
-
-    def _merge(self, log: str, newest: list[Segment]) -> None:
-        """Put many small neighbours among the newest segments into one, so that a fit opens few files.
-
-        Sixteen neighbours of at most one size class, half of them of just that class, become one, like the digits of
-        a counter: each record is rewritten about once per class, and a few dozen segments at most stay small. A
-        segment larger than memory should hold stays in parts.
-        """
-        lease, stream = self._held[log]
-        most = MERGED_VALUES // max(1, stream.layout.mapped_features)
-        for size_class in range(LARGE_ENOUGH):
-            run = list(takewhile(lambda each: _size_class(each) <= size_class, reversed(newest)))[::-1]  # noqa: B023
-            alike = sum(_size_class(each) == size_class for each in run)
-            if run and run[-1].stop - run[0].start > most:
-                return
-            if len(run) >= MERGED_AT_ONCE and 2 * alike >= MERGED_AT_ONCE:
-                parts = [self._files.read(log, each.file, each.sha256, 0, each.stop - each.start) for each in run]
-                self._replace(lease, stream, run, _joined(parts))
-                return
-
-    def _replace(self, lease: Lease, stream: Stream, old: list[Segment], columns: Columns) -> None:
-        """One segment in the place of neighbours; their files go when nothing names them any more."""
-        start, stop = old[0].start, old[-1].stop
-        file, sha256 = self._files.write(stream.log, start, stop, columns)
-        with self._files.gone_if(LeaseLost, stream.log, file), self._database.transaction() as connection:
-            new = Segment(start=start, stop=stop, file=file, sha256=sha256)
-            segments.replace(connection, lease, stream, old, [new])
-        for each in old:
-            self._files.delete(stream.log, each.file)
-
-    def _drop_unneeded(self, stream: Stream) -> None:
-        """Drop the segments that no running publication can want again, where the retention is `needed`."""
-        if stream.retention != "needed":
-            return
-        lease, _ = self._held[stream.log]
-        with self._database.transaction() as connection:
-            gone, needed = retention.drop_unneeded(
-                connection,
-                lease,
-                stream,
-                lambda each: each.start + needs(stream.schema, each.configuration, each.start, each.position),
-            )
-        for each in gone:
-            self._files.delete(stream.log, each.file)
-        if gone:
-            _log.info("dropped_unneeded", stream=stream.name, start=gone[0].start, end=gone[-1].stop, needed=needed)
-
-    def _forget_entries(self, stream: Stream) -> None:
-        """Forget the numbers of batches that nobody asks for any more, in small pieces."""
-        lease, _ = self._held[stream.log]
-        for _ in range(FORGOTTEN_PIECES):
-            with self._database.transaction() as connection:
-                forgotten = retention.forget_entries(connection, lease, stream.id)
-            if forgotten < retention.FORGOTTEN_AT_ONCE:
-                return
-
-    def _delete_erased(self, stream: Stream) -> None:
-        """Writes segments with erased records anew, without their bytes; each once, however much of it is erased.
-
-        A crash on the way leaves what was erased before it, and the rest to whoever comes next: it is all done again.
-        """
-        with self._database.transaction() as connection:
-            waiting = segments.undeleted_erasures(connection, stream.id)
-        if not waiting:  # another was quicker, between our look and our lease
-            return
-        lease, touched = self._held[stream.log][0], dict[int, Segment]()
-        with self._database.transaction() as connection:
-            for _, start, stop in waiting:
-                touched |= {each.start: each for each in segments.holding(connection, stream.id, start, stop)}
-        for old in touched.values():
-            columns, there = self._files.read(stream.log, old.file, old.sha256, 0, old.stop - old.start), False
-            for _, start, stop in waiting:
-                low, high = max(start, old.start) - old.start, min(stop, old.stop) - old.start
-                for name in columns.keys() & {"x", "y"}:  # whose an erased record was stays public
-                    there |= bool(columns[name][low : max(low, high)].view(np.uint8).any())
-                    columns[name][low : max(low, high)] = 0
-            if there:
-                self._replace(lease, stream, [old], columns)
-        # A file that an earlier holder of the lease wrote too late may hold the bytes too.
-        if stream.halted is not None and self._orphans(stream):
-            # But who knows what a stream's files are if its log is not what was numbered: the record may be an old one.
-            _log.warning("erased_but_for_orphans", stream=stream.name, files=self._orphans(stream))
-            return
-        self._sweep(stream, set())
-        self._reader.trim(stream.log, stream.sealed_entry)  # a halted stream's log may still hold numbered batches
-        self._forget()
-        with self._database.transaction() as connection:
-            segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])
-        _log.info("erased", stream=stream.name, erasures=len(waiting))
 
     def _forget(self) -> None:
         """Have the log's server write its file anew, without what was trimmed; again if it was at that already."""
@@ -338,33 +249,6 @@ class Sealer:
     def _forget_soon(self) -> None:
         """Do so in a while, for all records together that are over their units' bounds until then."""
         self._forget_at = min(self._forget_at, time.monotonic() + FORGET_SECONDS)
-
-    def _orphans(self, stream: Stream) -> list[str]:
-        with self._database.transaction() as connection:
-            known = segments.files_of(connection, stream.id)
-        return self._files.orphans(stream.log, known)
-
-    def _sweep(self, stream: Stream, known: set[str]) -> None:
-        """Delete the files that no segment names; `known`: the files that segments named when somebody last looked.
-
-        Another worker may hold the lease since then, and have written more. So the files are listed first, and then the
-        segments are read again, under the lease.
-        """
-        names = self._files.names(stream.log)
-        if names <= known:
-            return
-        with self._database.transaction() as connection:
-            leases.check(connection, self._held[stream.log][0])
-            known = segments.files_of(connection, stream.id)
-        try:
-            swept = self._files.sweep(stream.log, known, names)
-        except FilesReplaced as replaced:
-            raise LogLost(
-                f"the segment folder and the database are of different times: {replaced}. No file is deleted. Put back "
-                "the segment folder of the database's time or of a later one, or the newest database if it is the older"
-            ) from None
-        for orphan in swept:
-            _log.info("orphan_swept", stream=stream.name, file=orphan)
 
     def _guard(self, log: str, work: Callable[[], None]) -> None:
         """One stream's trouble is its own: another's lease is dropped, a broken log halts the stream loudly."""
@@ -383,7 +267,7 @@ class Sealer:
         except (LeaseLost, StreamHalted):
             self._let_go(log)
         except UnitErased:  # the log holds the batches still; in the file that was written the unit's records count
-            self._guard(log, partial(self._sweep, stream, set()))
+            self._guard(log, partial(self._sweeper.sweep, lease, stream, set()))
         except LogMoves:
             self._not_before[stream.id] = time.monotonic() + LOOK_SECONDS
             self._let_go(log)
@@ -414,12 +298,3 @@ def _letter(entry: Entry) -> Unreadable:
     size = sum(len(name) + len(value) for name, value in entry.fields.items())
     reason = "it is none of ours" if entry.sequence is None else "its content can't be read: these records are lost"
     return Unreadable(entry=entry.id, sequence=entry.sequence, reason=reason, size=size)
-
-
-def _size_class(segment: Segment) -> int:
-    """0 for a few records, one more for each factor of sixteen, until it is large enough."""
-    return min(LARGE_ENOUGH, ((segment.stop - segment.start).bit_length() - 1) // 4)
-
-
-def _joined(columns: list[Columns]) -> Columns:
-    return {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}

@@ -50,10 +50,10 @@ LOOKS = {
     "Publisher._wants: commit",
     "Reader.check_each: log",
     "Reader.read: log",
-    "Sealer._orphans: commit",
+    "Sweeper.orphans: commit",
     "Sealer._look: commit",
     "Sealer._read: commit",
-    "Sealer._sweep: commit",
+    "Sweeper.sweep: commit",
     "Sealer._tidy: commit",
     "Ticker.step: commit",
     "wait: commit",
@@ -90,9 +90,9 @@ BY_A_WORKER = {
     "Publisher._note: commit",
     "Reader.forget: log",
     "Reader.trim: log",
-    "Sealer._delete_erased: commit",
-    "Sealer._drop_unneeded: commit",
-    "Sealer._replace: commit",
+    "Eraser.delete_erased: commit",
+    "Dropper.drop_unneeded: commit",
+    "Merger.replace: commit",
     "Sealer._seal: commit",
     "SegmentFiles.delete: delete",
     "SegmentFiles.put_high_water_mark: sync",
@@ -100,7 +100,7 @@ BY_A_WORKER = {
     "Ticker._publish: commit",
     "_sync: sync",
 }
-MERGING = {"Sealer._replace: commit", "SegmentFiles.delete: delete"}  # 16 segments, into one
+MERGING = {"Merger.replace: commit", "SegmentFiles.delete: delete"}  # 16 segments, into one
 WHEN_SOMETHING_IS_WRONG = {
     "Confirmer._distrust: commit",
     "Publisher._distrust: commit",

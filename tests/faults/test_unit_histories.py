@@ -31,8 +31,8 @@ COUNTING = [
     *[(step, when) for step in ("counted: commit", "Sealer._seal: commit") for when in ("before", "after")],
     ("SegmentFiles.put: sync", "after"),
     ("Reader.trim: log", "after"),
-    ("Sealer._replace: commit", "after"),
-    ("Sealer._delete_erased: commit", "before"),
+    ("Merger.replace: commit", "after"),
+    ("Eraser.delete_erased: commit", "before"),
 ]
 ERASING = [("erase_unit: commit", "before"), ("erase_unit: commit", "after")]
 UNITS = 4

@@ -27,8 +27,7 @@ def drop(bench: Bench) -> None:
     keeper = bench.context().keeper
     sealer = new_sealer(bench.database, bench.world.settings.redis_url, bench.files, keeper)
     stream = bench.stream()
-    sealer._held[stream.log] = (keeper.take(leases.stream(stream.id)), stream)
-    sealer._drop_unneeded(stream)
+    sealer._dropper.drop_unneeded(keeper.take(leases.stream(stream.id)), stream)
 
 
 def stored_segments(bench: Bench) -> list[segments.Segment]:

@@ -12,7 +12,7 @@ from service.segments.files import SegmentFiles
 from service.segments.locating import read_records
 from service.store import erasing, leases, segments, streams
 from service.worker import sealer as sealing
-from service.worker.sealer import Sealer
+from service.worker.sweeper import Sweeper
 from tests.conftest import run_out, wait_until
 from tests.worker.conftest import Bench
 from tests.worker.published import Crash, crash_at
@@ -227,7 +227,7 @@ def test_a_halted_stream_keeps_files_that_nobody_knows(sealed: Bench, monkeypatc
     assert unknown in before
     with monkeypatch.context() as patched:
         looks = []
-        patched.setattr(Sealer, "_orphans", lambda *_: looks.append(True) or [unknown])
+        patched.setattr(Sweeper, "orphans", lambda *_: looks.append(True) or [unknown])
         wait_until(lambda: (sealer.step(wait_milliseconds=10), len(looks) > 3)[1])
     assert sealed.files.names(sealed.stream.log) == before, "nor is any segment written anew at every look"
 

@@ -19,6 +19,7 @@ from service.store import changes, leases, numbering, segments, streams, tables
 from service.store.database import DatabaseUnavailable
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
+from service.worker.sweeper import Sweeper
 from tests.conftest import HANG_SECONDS, join, wait_until
 from tests.worker.conftest import Bench, new_stream
 
@@ -299,13 +300,13 @@ def test_a_slow_commit_costs_no_other_lease(bench: Bench):
 def test_who_lost_the_lease_deletes_nothing_that_its_successor_wrote(bench: Bench, monkeypatch):
     """The successor takes over and numbers a batch between two steps of a takeover: reading the rows, and sweeping."""
     bench.append(1.0)
-    slow, real = bench.sealer(), Sealer._sweep
+    slow, real = bench.sealer(), Sweeper.sweep
 
-    def sweep(self: Sealer, stream: streams.Stream, known: set[str]) -> None:
-        if self is slow:
+    def sweep(self: Sweeper, lease: leases.Lease, stream: streams.Stream, known: set[str]) -> None:
+        if self is slow._sweeper:
             bench.successor().step(wait_milliseconds=10)
-        real(self, stream, known)
+        real(self, lease, stream, known)
 
-    monkeypatch.setattr(Sealer, "_sweep", sweep)
+    monkeypatch.setattr(Sweeper, "sweep", sweep)
     slow.step(wait_milliseconds=10)
     assert bench.values() == [1.0]

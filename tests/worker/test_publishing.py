@@ -304,8 +304,7 @@ def test_needed_records_are_kept_and_only_those(bench: Bench):
         sealer = new_sealer(bench.database, settings.redis_url, bench.files, keeper)
         with bench.database.transaction() as connection:
             stream = streams.get(connection, 1)
-        sealer._held[stream.log] = (wait_until(lambda: keeper.take(leases.stream(1))), stream)
-        sealer._drop_unneeded(stream)
+        sealer._dropper.drop_unneeded(wait_until(lambda: keeper.take(leases.stream(1))), stream)
         with bench.database.transaction() as connection:
             return segments.kept_from(connection, 1)
 

@@ -17,6 +17,7 @@ from service.segments.files import SegmentFiles
 from service.segments.locating import read_records
 from service.store import leases, numbering, segments, streams, tables
 from service.streams.feature_maps import build, feature_map
+from service.worker import merger
 from service.worker import sealer as sealing
 from tests.conftest import join, run_out, wait_until
 from tests.worker.conftest import Bench, new_stream
@@ -377,7 +378,7 @@ def test_a_record_that_overflows_keeps_its_number_and_spoils_no_other(bench: Ben
 @with_map(TWICE)
 def test_a_segment_is_no_larger_than_memory_should_hold(bench: Bench, monkeypatch):
     monkeypatch.setattr(feature_map, "MAX_VALUES", 4 * 5)  # five mapped records
-    monkeypatch.setattr(sealing, "MERGED_VALUES", 4 * 40)
+    monkeypatch.setattr(merger, "MERGED_VALUES", 4 * 40)
     for value in range(60):
         bench.append(*[value] * (1 + 6 * (value == 30)))  # a batch of seven is one segment all the same
     sealer = bench.sealer()
@@ -392,7 +393,7 @@ def test_a_segment_is_no_larger_than_memory_should_hold(bench: Bench, monkeypatc
 
 @pytest.mark.parametrize("most", [15, 16])
 def test_segments_are_not_merged_into_more_than_memory_should_hold(bench: Bench, monkeypatch, most):
-    monkeypatch.setattr(sealing, "MERGED_VALUES", most)
+    monkeypatch.setattr(merger, "MERGED_VALUES", most)
     sealer = bench.sealer()
     for value in range(16):
         bench.append(value)

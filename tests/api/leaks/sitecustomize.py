@@ -31,10 +31,11 @@ if "up" in sys.orig_argv:  # API and worker are its forks
     from service.queries import answering as _answering
     from service.streams.layout import RecordLayout
     from service.worker import fits as _fits
+    from service.worker import merger as _merger
     from service.worker import sealer as _sealer
 
     RecordLayout.encode = _quoting(RecordLayout.encode, lambda args, _: _wide(args[1].get("x"), 2))
     _labels.read_records = _quoting(_labels.read_records, lambda _, records: _wide(records.x, 5))
     _answering.read_records = _quoting(_answering.read_records, lambda _, records: records.y)
-    _sealer._joined = _quoting(_sealer._joined, lambda _, columns: _wide(columns.get("x"), 3))
+    _sealer.joined = _merger.joined = _quoting(_merger.joined, lambda _, columns: _wide(columns.get("x"), 3))
     _fits.read_records = _quoting(_fits.read_records, lambda _, records: _wide(records.x, 4))

@@ -28,9 +28,11 @@ def the_position_is_committed_after_the_segment() -> None:
     from sqlalchemy import update
 
     from service.store import numbering, tables
+    from service.worker.merger import Merger
     from service.worker.sealer import Sealer
 
     later: dict[tuple[int, int], dict[str, Any]] = {}
+    moved: dict[str, Any] = {}
 
     def move(connection: Any, stream: int, **position: Any) -> None:
         connection.execute(update(tables.streams).where(tables.streams.c.id == stream).values(**position))
@@ -40,16 +42,21 @@ def the_position_is_committed_after_the_segment() -> None:
         move(connection, stream.id, sealed_entry=stream.sealed_entry, sealed_sequence=stream.sealed_sequence)
         later[stream.id, lease.epoch] = {"sealed_entry": sealed[-1].entry, "sealed_sequence": sealed[-1].sequence}
 
-    def merge(true: Any, sealer: Any, log: str, newest: Any) -> None:
-        lease, stream = sealer._held[log]
+    def merge(true: Any, merger: Any, lease: Any, stream: Any, newest: Any) -> None:
         if position := later.pop((stream.id, lease.epoch), None):
-            with sealer._database.transaction() as connection:
+            with merger._database.transaction() as connection:
                 move(connection, stream.id, **position)
-            sealer._held[log] = lease, replace(stream, **position)
-        true(sealer, log, newest)
+            moved[stream.log] = lease, replace(stream, **position)
+        true(merger, lease, stream, newest)
+
+    def seal_one(true: Any, sealer: Any, log: str) -> None:
+        true(sealer, log)
+        if log in moved:
+            sealer._held[log] = moved.pop(log)
 
     wrap(numbering, "seal", seal)
-    wrap(Sealer, "_merge", merge)
+    wrap(Merger, "merge", merge)
+    wrap(Sealer, "_seal", seal_one)
 
 
 @bug(_HISTORIES)

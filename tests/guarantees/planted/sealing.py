@@ -26,9 +26,9 @@ def records_that_are_dropped_beneath_a_new_publication() -> None:
 @bug("tests/worker/test_dropping.py::test_what_is_to_be_kept_is_kept_whatever_is_needed")
 def records_that_are_dropped_though_they_are_to_be_kept() -> None:
     """Streams of every retention lose what no running publication needs."""
-    from service.worker.sealer import Sealer
+    from service.worker.dropper import Dropper
 
-    rewrite(Sealer._drop_unneeded, ('stream.retention != "needed"', "False"))
+    rewrite(Dropper.drop_unneeded, ('stream.retention != "needed"', "False"))
 
 
 @bug(f"{_SEALING}::test_a_batch_lost_in_the_middle_halts_the_stream")
@@ -55,7 +55,7 @@ def a_file_in_which_an_erased_unit_counts() -> None:
     """Records of a unit that is erased while they are counted stay in a file that nothing names."""
     from service.worker.sealer import Sealer
 
-    rewrite(Sealer._guard, ("self._guard(log, partial(self._sweep, stream, set()))", "pass"))
+    rewrite(Sealer._guard, ("self._guard(log, partial(self._sweeper.sweep, lease, stream, set()))", "pass"))
 
 
 @bug(f"{_SEALING}::test_a_batch_stays_in_the_log_until_its_records_are_numbered")
@@ -72,9 +72,9 @@ def a_log_that_is_trimmed_before_its_records_are_numbered() -> None:
 @bug(f"{_CRASH}[before-seal]")
 def what_a_crash_left_is_not_swept() -> None:
     """Files that nothing names pile up, erased records among them."""
-    from service.worker.sealer import Sealer
+    from service.worker.sweeper import Sweeper
 
-    wrap(Sealer, "_sweep", lambda *_: None)
+    wrap(Sweeper, "sweep", lambda *_: None)
 
 
 @bug(f"{_RESTORED}::test_an_older_numbering_is_told_by_the_log_alone")
@@ -104,25 +104,25 @@ def newer_segments_that_an_older_record_sweeps() -> None:
 @bug(f"{_ERASING}::test_a_halted_streams_log_forgets_what_is_numbered")
 def a_halted_log_that_keeps_what_was_erased() -> None:
     """A halted stream calls records deleted while its log still holds their batches."""
-    from service.worker.sealer import Sealer
+    from service.worker.eraser import Eraser
 
-    rewrite(Sealer._delete_erased, ("self._reader.trim(stream.log, stream.sealed_entry)", "pass"))
+    rewrite(Eraser.delete_erased, ("self._reader.trim(stream.log, stream.sealed_entry)", "pass"))
 
 
 @bug(f"{_ERASING}::test_who_wakes_after_bytes_were_erased_leaves_no_file_that_holds_them[erase]")
 def a_late_file_with_erased_bytes() -> None:
     """An overtaken worker writes a file after its successor has erased and swept, and does not delete it."""
-    from service.worker.sealer import Sealer
+    from service.worker.merger import Merger
 
-    rewrite(Sealer._replace, ("gone_if(LeaseLost,", "gone_if(ZeroDivisionError,"))
+    rewrite(Merger.replace, ("gone_if(LeaseLost,", "gone_if(ZeroDivisionError,"))
 
 
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
 def the_last_erased_record_keeps_its_bytes() -> None:
     """The deletion spares the last record of each erased range."""
-    from service.worker.sealer import Sealer
+    from service.worker.eraser import Eraser
 
-    rewrite(Sealer._delete_erased, ("[low : max(low, high)] = 0", "[low : max(low, high - 1)] = 0"))
+    rewrite(Eraser.delete_erased, ("[low : max(low, high)] = 0", "[low : max(low, high - 1)] = 0"))
 
 
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
@@ -136,30 +136,30 @@ def erasures_that_another_streams_sealer_calls_done() -> None:
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
 def erased_records_that_keep_their_labels() -> None:
     """The deletion spares what a record was called."""
-    from service.worker.sealer import Sealer
+    from service.worker.eraser import Eraser
 
-    rewrite(Sealer._delete_erased, ('columns.keys() & {"x", "y"}', 'columns.keys() & {"x"}'))
+    rewrite(Eraser.delete_erased, ('columns.keys() & {"x", "y"}', 'columns.keys() & {"x"}'))
 
 
 @bug(f"{_ERASING}::test_a_file_that_a_worker_wrote_too_late_before_it_died_goes_with_what_is_erased")
 def erased_bytes_in_a_file_that_nothing_names() -> None:
     """The bytes are called deleted while a file that a dead worker wrote too late still holds them."""
-    from service.worker.sealer import Sealer
+    from service.worker.eraser import Eraser
 
-    rewrite(Sealer._delete_erased, ("self._sweep(stream, set())", "pass"))
+    rewrite(Eraser.delete_erased, ("self._sweeper.sweep(lease, stream, set())", "pass"))
 
 
 @bug(f"{_ERASING}::test_a_crash_at_any_step_of_erasing_is_made_good[before-replace]")
 def erasures_that_are_called_done_before_they_are() -> None:
     """A crash in between leaves the bytes for ever."""
-    from service.worker.sealer import Sealer
+    from service.worker.eraser import Eraser
 
     rewrite(
-        Sealer._delete_erased,
+        Eraser.delete_erased,
         (
-            "    lease, touched = self._held[stream.log][0], dict[int, Segment]()\n",
+            "    touched = dict[int, Segment]()\n",
             (
-                "    lease, touched = self._held[stream.log][0], dict[int, Segment]()\n"
+                "    touched = dict[int, Segment]()\n"
                 "    with self._database.transaction() as connection:\n"
                 "        segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])\n"
             ),
@@ -170,17 +170,17 @@ def erasures_that_are_called_done_before_they_are() -> None:
 @bug(f"{_ERASING}::test_the_log_is_asked_to_forget_before_bytes_are_called_deleted")
 def a_log_that_remembers_what_was_erased() -> None:
     """The server's own file holds the erased records until it is written anew by itself."""
-    from service.worker.sealer import Sealer
+    from service.worker.eraser import Eraser
 
-    rewrite(Sealer._delete_erased, ("self._forget()", "pass"))
+    rewrite(Eraser.delete_erased, ("self._forget()", "pass"))
 
 
 @bug(f"{_ERASING}::test_a_halted_stream_keeps_files_that_nobody_knows")
 def files_that_a_halted_stream_sweeps() -> None:
     """If its database is an old one, the only copy of newer records is deleted."""
-    from service.worker.sealer import Sealer
+    from service.worker.eraser import Eraser
 
-    rewrite(Sealer._delete_erased, ("stream.halted is not None and self._orphans(stream)", "False"))
+    rewrite(Eraser.delete_erased, ("stream.halted is not None and self._sweeper.orphans(stream)", "False"))
 
 
 @bug(f"{_SHARING}::test_two_workers_that_take_at_once_take_no_stream_twice")
@@ -194,11 +194,11 @@ def a_lease_that_two_take_at_once() -> None:
 @bug("tests/worker/test_handover.py::test_who_lost_the_lease_deletes_nothing_that_its_successor_wrote")
 def a_sweep_by_rows_that_are_old() -> None:
     """A worker that was overtaken deletes what its successor has numbered."""
-    from service.worker.sealer import Sealer
+    from service.worker.sweeper import Sweeper
 
     rewrite(
-        Sealer._sweep,
-        ("leases.check(connection, self._held[stream.log][0])", "pass"),
+        Sweeper.sweep,
+        ("leases.check(connection, lease)", "pass"),
         ("        known = segments.files_of(connection, stream.id)\n", ""),
     )
 
@@ -244,10 +244,10 @@ def erasures_of_the_first_stream_alone() -> None:
 @bug("tests/worker/test_restored.py::test_files_that_were_put_together_since_are_not_swept")
 def a_folder_of_another_time_that_halts_nothing() -> None:
     """A stream goes on beside files that only a newer database names."""
-    from service.worker.sealer import Sealer
+    from service.worker.sweeper import Sweeper
 
     rewrite(
-        Sealer._sweep,
+        Sweeper.sweep,
         ("raise LogLost(", "LogLost("),
         (") from None", ")"),
         ("for orphan in swept:", "for orphan in ():"),
