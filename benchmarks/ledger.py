@@ -40,8 +40,8 @@ from service.store.unwritten import Memory
 from service.streams.schema import StreamSchema
 from service.worker.context import WorkerContext
 from service.worker.leases import LeaseKeeper
+from service.worker.publication_state import PublicationState
 from service.worker.publisher import Publisher
-from service.worker.turn import Turn
 from tests.conftest import serving
 
 KEY = "k" * 40
@@ -113,14 +113,14 @@ class Simulated:
         assert lease is not None
         self.lease = lease
         memory = Memory(parts={}, digest=None)
-        self.turn = Turn(made, replace(stream, records=2**40), self.mechanism, memory, {})
+        self.state = PublicationState(made, replace(stream, records=2**40), self.mechanism, memory, {})
 
     def step(self) -> Prepared:
         """Return the next step, drawn."""
-        due = self.turn.time_due()
-        version = self.turn.publication.version + 1
-        step = self.mechanism.step(due, self.turn.chain, version, lambda *_: NOTHING)
-        return prepare(self.turn.publication.start, self.mechanism, step, due)
+        due = self.state.time_due()
+        version = self.state.publication.version + 1
+        step = self.mechanism.step(due, self.state.chain, version, lambda *_: NOTHING)
+        return prepare(self.state.publication.start, self.mechanism, step, due)
 
     def publish(self, times: int) -> list[float]:
         """Publish that many steps; return the seconds of each transaction."""
@@ -128,16 +128,16 @@ class Simulated:
         for _ in range(times):
             prepared = self.step()
             began = time.perf_counter()
-            moved = self.publisher._commit(self.lease, self.turn, prepared)  # noqa: SLF001
+            moved = self.publisher._commit(self.lease, self.state, prepared)  # noqa: SLF001
             seconds.append(time.perf_counter() - began)
             assert moved is not None
-            self.turn.go_on(moved, prepared)
+            self.state.go_on(moved, prepared)
         return seconds
 
     def grow(self, charges: int) -> None:
         """Publish until there are that many charges, many steps in one transaction."""
         real = Database.transaction
-        while self.turn.publication.version < charges:
+        while self.state.publication.version < charges:
             with real(self.database) as connection:
 
                 @contextlib.contextmanager
@@ -213,7 +213,7 @@ def main() -> None:
                 ]
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             print(
-                f"{rows[0]:,} charges, {one.turn.publication.position:,} records, {rows[1]:,} exact ranges, "
+                f"{rows[0]:,} charges, {one.state.publication.position:,} records, {rows[1]:,} exact ranges, "
                 f"{rows[2]:,} stretches; publishing: {milliseconds(seconds)}; at most {memory:.0f} MiB; "
                 f"grew in {grew:.0f} s",
                 flush=True,
@@ -221,19 +221,19 @@ def main() -> None:
             with one.database.transaction() as connection:
                 connection.execute(
                     update(tables.streams)
-                    .where(tables.streams.c.id == one.turn.publication.stream_id)
-                    .values(records=one.turn.publication.due - 1)
+                    .where(tables.streams.c.id == one.state.publication.stream_id)
+                    .values(records=one.state.publication.due - 1)
                 )
             answers(settings, "s", "s")
             with one.database.transaction() as connection:
                 connection.execute(
                     update(tables.streams)
-                    .where(tables.streams.c.id == one.turn.publication.stream_id)
+                    .where(tables.streams.c.id == one.state.publication.stream_id)
                     .values(records=2**40)
                 )
         began = time.perf_counter()
         with one.database.transaction() as connection:
-            _, findings = look(connection, one.turn.publication.stream_id)
+            _, findings = look(connection, one.state.publication.stream_id)
         print(f"the chains alone, as a worker does: {time.perf_counter() - began:.1f} s, {len(findings)} findings")
         began = time.perf_counter()
         with one.database.transaction() as connection:

@@ -57,7 +57,7 @@ class Releases:
         self._put, self._marking = self._confirmer.files.put_high_water_mark, 0.0
         self._confirmer.files.put_high_water_mark = self._timed  # type: ignore[method-assign]
         self.mark: dict[str, Any] = {}
-        simulated.turn.publication = replace(simulated.turn.publication, publish_delay=DELAY)
+        simulated.state.publication = replace(simulated.state.publication, publish_delay=DELAY)
 
     def _timed(self, log: str, content: dict[str, Any]) -> None:
         began, self.mark = time.perf_counter(), content
@@ -66,20 +66,20 @@ class Releases:
 
     def publish(self) -> list[float]:
         """Publish one step; return how many seconds each part took."""
-        turn, step = self._simulated.turn, self._simulated.step()
+        state, step = self._simulated.state, self._simulated.step()
         began = time.perf_counter()
-        moved = self._simulated.publisher._commit(self._simulated.lease, turn, step)  # noqa: SLF001
+        moved = self._simulated.publisher._commit(self._simulated.lease, state, step)  # noqa: SLF001
         assert moved is not None
         parked = time.perf_counter()
-        turn.go_on(moved, step)
-        turn.sizes.clear()  # so that it stops waiting
+        state.go_on(moved, step)
+        state.sizes.clear()  # it waits no longer
         time.sleep(2 * float(DELAY))
         ticked = time.perf_counter()
         self._ticker.step()
         committed = time.perf_counter()
         self._confirmer._confirm_waiting()  # noqa: SLF001
         visible = time.perf_counter()
-        assert self.mark["charges"] >= turn.publication.version, "it was not published"
+        assert self.mark["charges"] >= state.publication.version, "it was not published"
         return [parked - began, committed - ticked, self._marking, visible - committed - self._marking]
 
 
@@ -167,15 +167,15 @@ def main() -> None:
             schema=schema,
             learner=Unfitted,
         )
-        while simulated.turn.publication.position < options.records:
-            simulated.grow(simulated.turn.publication.version + 20)
+        while simulated.state.publication.position < options.records:
+            simulated.grow(simulated.state.publication.version + 20)
         releases = Releases(simulated)
         releases.publish()
         size = 8 * options.weights
         floor = Floor(
             servers.database_url, folder / "bare", [size, size, VISIBLE_BYTES], json.dumps(releases.mark).encode()
         )
-        position = simulated.turn.publication.position
+        position = simulated.state.publication.position
         print(
             f"{options.weights:,} weights at {position:,} records, {options.rounds} rounds; medians (nine tenths)\n",
             flush=True,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from service.segments.files import SegmentFiles
     from service.store.database import Database
-    from service.worker.turn import Turn
+    from service.worker.publication_state import PublicationState
 
 _log = structlog.get_logger(__name__)
 
@@ -61,21 +61,25 @@ class FitDied(Exception):
     """The process of a fit ended before the fit did; the text says how."""
 
 
-def next_cost(turn: Turn) -> Cost:
+def next_cost(state: PublicationState) -> Cost:
     """Return what the next step of a publication may cost."""
-    records = turn.mechanism.reads(turn.time_due())
-    return fit_cost(turn.publication.owes.fit, records, in_blocks=turn.mechanism.reads_blocks(records))
+    records = state.mechanism.reads(state.time_due())
+    return fit_cost(state.publication.owes.fit, records, in_blocks=state.mechanism.reads_blocks(records))
 
 
 def draw(
-    database: Database, files: SegmentFiles, turn: Turn, wanted: Callable[[], bool], scheduler: str | None = None
+    database: Database,
+    files: SegmentFiles,
+    state: PublicationState,
+    wanted: Callable[[], bool],
+    scheduler: str | None = None,
 ) -> Prepared:
     """Take the next step of a publication, with fresh noise.
 
     Args:
         database: where its records are written down.
         files: the segments' folder.
-        turn: the publication.
+        state: of the publication, before the step.
         wanted: whether somebody still wants the step; asked again and again while it runs in a process of its own.
         scheduler: of a Dask cluster, which a fit of blocks uses that may take more than `SECONDS_FOR_DASK`.
 
@@ -85,53 +89,53 @@ def draw(
         FitDied: the step's process was killed, or failed in a way that nobody foresaw.
         Inaccurate, Unaffordable, StateLost, SegmentDamaged, SegmentsMissing: see `Mechanism.step`.
     """
-    publication, cost = turn.publication, next_cost(turn)
-    reads_models = turn.mechanism.reads_models  # from the database, and its records in pieces
+    publication, cost = state.publication, next_cost(state)
+    reads_models = state.mechanism.reads_models  # from the database, and its records in pieces
     if not reads_models and cost.bytes + BYTES_OF_A_PROCESS > (limit := memory_limit()):
         raise FitTooLarge(
-            f"a fit of {turn.mechanism.reads(turn.time_due())} records may need {cost.bytes / 2**20:.0f} MiB by its "
+            f"a fit of {state.mechanism.reads(state.time_due())} records may need {cost.bytes / 2**20:.0f} MiB by its "
             f"plan, beside {BYTES_OF_A_PROCESS / 2**20:.0f} MiB of its process, and a process here may have "
             f"{limit / 2**20:.0f} MiB: give a worker more memory"
         )
-    in_blocks = turn.mechanism.reads_blocks(turn.mechanism.reads(turn.time_due()))
+    in_blocks = state.mechanism.reads_blocks(state.mechanism.reads(state.time_due()))
     if not reads_models and (in_blocks or cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES):
-        return _apart(database, files, turn, cost, wanted, scheduler)
+        return draw_in_subprocess(database, files, state, cost, wanted, scheduler)
     slots = publication.slots is Slots.EVALUATION
-    read = turn.reading(
+    read = state.reading(
         partial(
-            read_records, database, files, turn.stream, publication.start, labels_of=publication.id, evaluates=slots
+            read_records, database, files, state.stream, publication.start, labels_of=publication.id, evaluates=slots
         )
     )
-    time_due = turn.time_due()
-    step = turn.mechanism.step(time_due, turn.chain, publication.version + 1, read)
-    return prepare(publication.start, turn.mechanism, step, time_due)
+    time_due = state.time_due()
+    step = state.mechanism.step(time_due, state.chain, publication.version + 1, read)
+    return prepare(publication.start, state.mechanism, step, time_due)
 
 
-def _apart(
+def draw_in_subprocess(
     database: Database,
     files: SegmentFiles,
-    turn: Turn,
+    state: PublicationState,
     cost: Cost,
     wanted: Callable[[], bool],
     scheduler: str | None,
 ) -> Prepared:
     """Take it in a process of its own."""
-    publication = turn.publication
-    in_blocks = turn.mechanism.reads_blocks(turn.mechanism.reads(turn.time_due()))
+    publication = state.publication
+    in_blocks = state.mechanism.reads_blocks(state.mechanism.reads(state.time_due()))
     task = Task(
-        schema=turn.stream.schema,
+        schema=state.stream.schema,
         configuration=publication.configuration,
         segments=files.described(),
         start=publication.start,
-        time=turn.time_due(),
+        time=state.time_due(),
         next_version=publication.version + 1,
-        stored=tuple(turn.memory.parts),
-        released=None if turn.released is None else vars(turn.released),
+        stored=tuple(state.memory.parts),
+        released=None if state.released is None else vars(state.released),
         scheduler=scheduler if in_blocks and cost.seconds > SECONDS_FOR_DASK else None,
     )
     with _process(SINGLE_THREADED if in_blocks else {}) as (process, connection):
         try:
-            task.send(connection, turn.chain)
+            task.send(connection, state.chain)
             while True:
                 message = _message(connection, wanted)
                 if "noted" in message:
@@ -141,7 +145,7 @@ def _apart(
                     break
                 if message["drawn"]:
                     randomness.note_draw()
-                where = locate(database, turn.stream, publication.start, *message["read"], labels_of=publication.id)
+                where = locate(database, state.stream, publication.start, *message["read"], labels_of=publication.id)
                 connection.send_bytes(json.dumps(where.to_json()).encode())
             if "done" in message:
                 return unpacked(connection.recv_bytes())

@@ -50,7 +50,7 @@ from service.tracebacks import place_of
 from service.worker import fits
 from service.worker.context import WorkerContext
 from service.worker.fits import FitDied, FitTooLarge, NotWanted
-from service.worker.turn import Turn
+from service.worker.publication_state import PublicationState
 
 _log = structlog.get_logger(__name__)
 
@@ -79,7 +79,8 @@ class Publisher:
         self._database, self._files, self._keeper = context.database, context.files, context.keeper
         self._audit, self._confirmer, self._ticker = context.audit, context.confirmer, context.ticker
         self._dispatcher = context.dispatcher
-        self._unnoted: float | None = None  # seconds since an attempt ended that is not in the database yet
+        # Seconds since an attempt ended that is not in the database yet.
+        self._unrecorded_crash_age: float | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Publish until the dispatcher is closed; wait while the database or the log is away."""
@@ -106,14 +107,14 @@ class Publisher:
         lease = self._keeper.take(leases.publication(due.id), among=untaken(due))
         if lease is None:
             return False
-        self._unnoted = lease.abandoned
+        self._unrecorded_crash_age = lease.abandoned
         try:
             self._guard(lease, due, stop)
         finally:
-            if self._unnoted is None:
+            if self._unrecorded_crash_age is None:
                 self._keeper.drop(lease)
             else:
-                self._keeper.abandon(lease, self._unnoted)
+                self._keeper.abandon(lease, self._unrecorded_crash_age)
         return True
 
     def _guard(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
@@ -155,108 +156,112 @@ class Publisher:
         stored_mark = self._confirmer.high_water_mark(publication.stream_id)
         with self._database.transaction() as connection:
             connection.execute(ONE_VIEW)  # where a query is hard, an API publishes too
-            turn = Turn.begin(connection, publication.id)
-            against = high_water_mark.contradicts(connection, self._confirmer.files, stored_mark, turn.stream)
-        if not self._confirmer.belongs(turn.stream):
+            state = PublicationState.begin(connection, publication.id)
+            against = high_water_mark.contradicts(connection, self._confirmer.files, stored_mark, state.stream)
+        if not self._confirmer.belongs(state.stream):
             return
         if against is not None:  # before anything is drawn
             self._distrust(publication, f"stream {publication.stream}: {against}")
             return
-        turn.mechanism = with_models(turn.mechanism, self._database, turn.stream)
-        if not self._as_reckoned(lease, turn) or not self._may_try(lease, turn) or self._waits(turn):
+        state.mechanism = with_models(state.mechanism, self._database, state.stream)
+        if (
+            not self._is_consistent(lease, state)
+            or not self._record_abandoned_attempt(lease, state)
+            or self._waits(state)
+        ):
             return
         turn_ends = time.monotonic() + TURN_SECONDS
-        while not stop.is_set() and turn.is_due():
-            seconds = fits.next_cost(turn).seconds
+        while not stop.is_set() and state.is_due():
+            seconds = fits.next_cost(state).seconds
             if not self._dispatcher.begin_step(publication, seconds, short=self._short):
                 return
-            if not self._step(lease, turn, stop) or time.monotonic() > turn_ends:
+            if not self._step(lease, state, stop) or time.monotonic() > turn_ends:
                 return
 
-    def _waits(self, turn: Turn) -> bool:
+    def _waits(self, state: PublicationState) -> bool:
         """Return whether its next step waits for others' releases; then it is left alone for a while."""
-        if waits := turn.waits():
-            self._dispatcher.retry_later(turn.publication.id, WALK_SECONDS)
+        if waits := state.waits():
+            self._dispatcher.retry_later(state.publication.id, WALK_SECONDS)
         return waits
 
-    def _as_reckoned(self, lease: Lease, turn: Turn) -> bool:
+    def _is_consistent(self, lease: Lease, state: PublicationState) -> bool:
         """Whether it would go on as was reckoned with when its records were charged. If not, it does not go on."""
-        publication = turn.publication
-        if of_another_guarantee(publication, turn.mechanism):
-            self._halt(lease, turn, "its configuration is of another guarantee than was reserved for it")
+        publication = state.publication
+        if of_another_guarantee(publication, state.mechanism):
+            self._halt(lease, state, "its configuration is of another guarantee than was reserved for it")
         elif not publications.as_promised(publication):
             self._distrust(publication, f"publication {publication.name}: it is not what was promised")
-        elif not turn.has_promised_features():
+        elif not state.has_promised_features():
             self._distrust(publication, f"publication {publication.name}: its features are not what was promised")
-        elif charges_otherwise(publication, turn.mechanism):
-            self._halt(lease, turn, "its mechanism charges records at another moment than its obligations say")
-        elif not remembers(publication, turn.mechanism, turn.memory):
+        elif charges_otherwise(publication, state.mechanism):
+            self._halt(lease, state, "its mechanism charges records at another moment than its obligations say")
+        elif not remembers(publication, state.mechanism, state.memory):
             self._halt(
                 lease,
-                turn,
+                state,
                 "what its earlier steps left is not there as they left it, and can't be made again, or this version of "
                 "the service would go on with other noise",
             )
-        elif turn.source is not None and turn.source.lost:
+        elif state.source is not None and state.source.lost:
             self._halt(
                 lease,
-                turn,
-                f"its features come from {turn.source.publication.name}, which has ended before it released them",
+                state,
+                f"its features come from {state.source.publication.name}, which has ended before it released them",
             )
         else:
             return True
         return False
 
-    def _may_try(self, lease: Lease, turn: Turn) -> bool:
+    def _record_abandoned_attempt(self, lease: Lease, state: PublicationState) -> bool:
         """Note an attempt at the next step that ended without a public reason, if there was one; or halt.
 
         Such an end is one of this process that it could not note at once, or of an owner that kept the lease,
         unless the database was away meanwhile: then nobody could have.
         """
-        at = turn.publication.position, turn.publication.version
+        at = state.publication.position, state.publication.version
         abandoned = lease.abandoned is not None and not self._database.was_away(lease.abandoned)
-        owed = self._context.owed.get(turn.publication.promise) == at
-        if (abandoned or owed) and turn.is_due() and not self._note(lease, turn, at):
+        owed = self._context.owed.get(state.publication.promise) == at
+        if (abandoned or owed) and state.is_due() and not self._note(lease, state, at):
             return False
-        self._context.owed.pop(turn.publication.promise, None)
-        self._unnoted = None
+        self._context.owed.pop(state.publication.promise, None)
+        self._unrecorded_crash_age = None
         return True
 
-    def _note(self, lease: Lease, turn: Turn, at: tuple[int, int], how: str = "") -> bool:
+    def _note(self, lease: Lease, state: PublicationState, at: tuple[int, int], how: str = "") -> bool:
         """Note an attempt that ended without a public reason, but `how`; return whether there may be another."""
         with self._database.transaction() as connection:
             leases.check(connection, lease)
-            again = attempts.note(connection, turn.publication.id, *at)
+            again = attempts.note(connection, state.publication.id, *at)
         if again:
-            self._halt(lease, turn, ENDED_TWICE + how)
+            self._halt(lease, state, ENDED_TWICE + how)
         else:
-            _log.warning("attempt_noted", publication=turn.publication.name, position=at[0], version=at[1])
-        self._unnoted = None
+            _log.warning("attempt_noted", publication=state.publication.name, position=at[0], version=at[1])
+        self._unrecorded_crash_age = None
         return not again
 
-    def _step(self, lease: Lease, turn: Turn, stop: threading.Event) -> bool:
+    def _step(self, lease: Lease, state: PublicationState, stop: threading.Event) -> bool:
         """Take one step of a publication; return whether another may follow at once."""
-        publication, began = turn.publication, time.perf_counter()
+        publication, began = state.publication, time.perf_counter()
         try:
-            step = self._drawn(lease, turn, stop)
+            step = self._drawn(lease, state, stop)
             fitted = time.perf_counter()
-            moved = self._commit(lease, turn, step)
+            moved = self._commit(lease, state, step)
         except (OverBudget, Inaccurate, Unaffordable, StateLost) as refusal:
             self._context.drawn.pop(publication.promise, None)
-            self._halt(lease, turn, str(refusal))
+            self._halt(lease, state, str(refusal))
             return False
         del self._context.drawn[publication.promise]
         if moved is None:
             return False
-        turn.go_on(moved, step)
+        state.go_on(moved, step)
         done = time.perf_counter()
         if publication.publish_delay:
             what = "parked"
             self._ticker.park(moved, fitted - began)
         else:
-            metrics.FIT.labels(publication.name, turn.stream.name).observe(fitted - began)
+            metrics.FIT.labels(publication.name, state.stream.name).observe(fitted - began)
             what = "labels_awaited" if step.awaits else "released" if step.releases else "counted_in"
-            metrics.PUBLISH.labels(publication.name, turn.stream.name).observe(done - fitted)
+            metrics.PUBLISH.labels(publication.name, state.stream.name).observe(done - fitted)
             self._confirmer.soon(publication.stream_id)
         _log.info(
             what,
@@ -268,17 +273,17 @@ class Publisher:
         )
         return not step.awaits and self._confirmer.can_confirm(publication.stream_id)
 
-    def _drawn(self, lease: Lease, turn: Turn, stop: threading.Event) -> Prepared:
+    def _drawn(self, lease: Lease, state: PublicationState, stop: threading.Event) -> Prepared:
         """Return the next step: as it was drawn already, where its commit failed; else drawn now."""
-        publication, context = turn.publication, self._context
-        at, state = (publication.position, publication.version), turn.lineage
+        publication, context = state.publication, self._context
+        at, follows = (publication.position, publication.version), state.lineage
         known, step = context.drawn.get(publication.promise, (None, None))
-        if step is not None and known == state:
+        if step is not None and known == follows:
             return step
         began = randomness.mark()
         try:
-            wanted = partial(self._wants, lease, turn, stop)
-            step = fits.draw(self._database, self._files, turn, wanted, context.dask_scheduler)
+            wanted = partial(self._wants, lease, state, stop)
+            step = fits.draw(self._database, self._files, state, wanted, context.dask_scheduler)
         except FitTooLarge as error:
             with self._database.transaction() as connection:
                 leases.check(connection, lease)
@@ -295,57 +300,57 @@ class Publisher:
             how = ""
             if isinstance(error, FitDied):
                 how = f". The last one: {error}"
-                metrics.DEATHS.labels(publication.name, turn.stream.name).inc()
-            context.owed[publication.promise], self._unnoted = at, 0.0
-            self._note(lease, turn, at, how)  # before anything is tried again; if it can't be, it stays owed
+                metrics.DEATHS.labels(publication.name, state.stream.name).inc()
+            context.owed[publication.promise], self._unrecorded_crash_age = at, 0.0
+            self._note(lease, state, at, how)  # before anything is tried again; if it can't be, it stays owed
             del context.owed[publication.promise]
             raise
-        context.drawn[publication.promise] = state, step
+        context.drawn[publication.promise] = follows, step
         return step
 
-    def _wants(self, lease: Lease, turn: Turn, stop: threading.Event) -> bool:
+    def _wants(self, lease: Lease, state: PublicationState, stop: threading.Event) -> bool:
         """Return whether a step that is being drawn can still be published."""
         with suppress(DatabaseUnavailable), self._database.transaction() as connection:
-            if not publications.runs(connection, turn.publication.id):
+            if not publications.runs(connection, state.publication.id):
                 return False
         return self._keeper.holds(lease) and not stop.is_set()
 
-    def _commit(self, lease: Lease, turn: Turn, step: Prepared) -> Publication | None:
+    def _commit(self, lease: Lease, state: PublicationState, step: Prepared) -> Publication | None:
         """Park a step, or charge and release it at once; None: the publication was stopped or went on meanwhile.
 
-        The turn goes on with the stream as it was then: its records may have become more.
+        The state goes on with the stream as it was then: its records may have become more.
         """
         try:
-            return self._committed(lease, turn, step)
+            return self._committed(lease, state, step)
         except TickFirst:
-            self._ticker.publish(turn.stream.id)
-        return self._committed(lease, turn, step)  # if that could not be published, the same bytes are tried later
+            self._ticker.publish(state.stream.id)
+        return self._committed(lease, state, step)  # if that could not be published, the same bytes are tried later
 
-    def _committed(self, lease: Lease, turn: Turn, step: Prepared) -> Publication | None:
-        publication = turn.publication
+    def _committed(self, lease: Lease, state: PublicationState, step: Prepared) -> Publication | None:
+        publication = state.publication
         with self._database.transaction() as connection:
             seconds = seconds_to_write(step.size)
             entry = open_leased_entry(connection, publication.id, lease, seconds=seconds)
             current = entry.publication
             if current.state != "running":
                 return None
-            if lineage.stored(connection, current) != turn.lineage:
+            if lineage.stored(connection, current) != state.lineage:
                 return None
             check(entry)
             if publication.publish_delay:
-                ticks.park(connection, publication, step, turn.after(step).lineage, turn.memory.parts)
-                turn.stream = entry.stream
+                ticks.park(connection, publication, step, state.after(step).lineage, state.memory.parts)
+                state.stream = entry.stream
                 return step.following(publication)
             if parked.any_due(connection, current.stream_id):  # of other publications, whose times are earlier
                 raise TickFirst
-            moved, turn.stream = commit(entry, step)
+            moved, state.stream = commit(entry, step)
             return moved
 
-    def _halt(self, lease: Lease, turn: Turn, reason: str) -> None:
-        """End a publication: at its tick, if it has one."""
-        publication = turn.publication
+    def _halt(self, lease: Lease, state: PublicationState, reason: str) -> None:
+        """Check stored settings, mechanism and saved state against what was reserved; otherwise halt, and return False."""
+        publication = state.publication
         if publication.publish_delay:
-            if (moved := self._commit(lease, turn, halting(publication, reason))) is not None:
+            if (moved := self._commit(lease, state, halting(publication, reason))) is not None:
                 self._ticker.park(moved)
             return
         with self._database.transaction() as connection:

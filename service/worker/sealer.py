@@ -108,12 +108,12 @@ class Sealer:
         self._rung.clear()
         self._look_at = time.monotonic() + LOOK_SECONDS
         seconds, primary = self._keeper.seconds, self._reader.primary
-        self._share.appear(primary.number)
+        self._share.heartbeat(primary.number)
         with self._database.transaction() as connection:
             look = changes.for_sealers(connection, seconds=seconds, primary=primary.number, slots=primary.slots)
         (there, erased, halted), held = look, self._held.items()
         self._let_go(*[log for log, (mine, of) in held if of.id in halted or not self._keeper.holds(mine)])
-        self._let_go(*list(self._held)[: self._share.surplus(there, len(self._held))])
+        self._let_go(*list(self._held)[: self._share.excess(there, len(self._held))])
         now = time.monotonic()
         self._not_before = {stream: until for stream, until in self._not_before.items() if until > now}
         taken = self._share.take(there, len(self._held), but=list(self._not_before), slots=primary.slots)

@@ -20,7 +20,7 @@ class Share:
         self._keeper = keeper
         self._present: Lease | None = None
 
-    def appear(self, primary: int) -> None:
+    def heartbeat(self, primary: int) -> None:
         """Let other workers know that this one takes its share of a primary's streams."""
         if self._present is None or not self._keeper.holds(self._present):
             self._present = self._keeper.appear(primary)
@@ -30,7 +30,7 @@ class Share:
         if self._present is not None:
             self._keeper.drop(self._present)
 
-    def surplus(self, there: Unsealed, held: int) -> int:
+    def excess(self, there: Unsealed, held: int) -> int:
         """Return how many of the streams that this worker holds are others'."""
         return max(0, held - _share(there))
 

@@ -18,7 +18,7 @@ from service.publishing.confirmation import Confirmer
 from service.publishing.evaluated import ReleasedModels, with_models
 from service.store import erasing, publications, releases, tables
 from service.store.publications import NewPublication
-from service.worker.turn import Turn
+from service.worker.publication_state import PublicationState
 from tests.conftest import World, wait_until
 from tests.worker.published import Bench, number, published
 
@@ -122,7 +122,7 @@ def test_a_block_waits_until_every_publication_has_passed_its_first_slot(bench: 
     evaluation = evaluate(bench)
     publisher, stop = bench.publisher(), threading.Event()
     with bench.database.transaction() as connection:
-        turn = Turn.begin(connection, evaluation.id)
+        turn = PublicationState.begin(connection, evaluation.id)
     turn.mechanism = with_models(turn.mechanism, bench.database, turn.stream)
     assert turn.mechanism.is_ready(20), "at slot 3 no model can have been made"
     assert not turn.mechanism.is_ready(40)

@@ -23,7 +23,7 @@ from service.store.due_steps import due_steps
 from service.store.publications import NewPublication
 from service.streams.schema import StreamSchema
 from service.worker import fits
-from service.worker.turn import Turn
+from service.worker.publication_state import PublicationState
 from tests.conftest import World
 from tests.worker.published import Bench, number, published
 
@@ -87,9 +87,9 @@ def shown_as_due(bench: Bench, *identities: int) -> set[int]:
         return set(due_fits(connection, identities))
 
 
-def turn(bench: Bench, identity: int) -> Turn:
+def turn(bench: Bench, identity: int) -> PublicationState:
     with bench.database.transaction() as connection:
-        return Turn.begin(connection, identity)
+        return PublicationState.begin(connection, identity)
 
 
 def complete(bench: Bench) -> None:

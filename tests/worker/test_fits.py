@@ -250,8 +250,8 @@ def test_it_ends_when_its_parent_does(bench: Bench):
 @pytest.mark.parametrize(("features", "own"), [(3, False), (1100, True)])
 def test_few_records_of_many_features_are_solved_for_in_a_process_of_its_own(world: World, monkeypatch, features, own):
     apart: list[int] = []
-    real = fits._apart
-    monkeypatch.setattr(fits, "_apart", lambda *arguments: (apart.append(1), real(*arguments))[1])
+    real = fits.draw_in_subprocess
+    monkeypatch.setattr(fits, "draw_in_subprocess", lambda *arguments: (apart.append(1), real(*arguments))[1])
     schema = {"features": features, "task": {"kind": "classification", "classes": 2}}
     columns = {"x": np.full((4, features), 0.01, dtype=np.float32), "y": np.array([0, 1, 0, 1], dtype=np.int32)}
     window = {

@@ -179,10 +179,10 @@ def a_distrusted_stream_that_is_published_on() -> None:
     """The worker says that a ledger does not verify, and publishes on."""
     from service.publishing import commit
     from service.store import due_steps
-    from service.worker.turn import Turn
+    from service.worker.publication_state import PublicationState
 
     rewrite(due_steps._due, ("streams.c.distrusted.is_(None),", ""))
-    rewrite(Turn.is_due, ("and self.stream.distrusted is None", ""))
+    rewrite(PublicationState.is_due, ("and self.stream.distrusted is None", ""))
     rewrite(commit.check, ("entry.stream.distrusted is not None", "False"))
 
 

@@ -131,10 +131,10 @@ def a_unit_whose_records_are_not_looked_for() -> None:
 @bug("tests/worker/test_features.py::test_features_of_another_publication_than_was_promised_are_refused")
 def features_of_another_stream() -> None:
     """A publication is fitted on features that another stream's records made, which were not charged for it."""
-    from service.worker.turn import Turn
+    from service.worker.publication_state import PublicationState
 
     rewrite(
-        Turn.has_promised_features,
+        PublicationState.has_promised_features,
         (
             '(named["from"], self.publication.stream_id) == (source.name, source.stream_id)',
             'named["from"] == source.name',

@@ -40,9 +40,9 @@ def a_release_that_tells_when_it_was_committed() -> None:
 @bug(f"{_TICKS}::test_a_worker_goes_on_from_what_another_has_parked")
 def a_worker_that_forgets_what_is_parked() -> None:
     """It draws the same steps again, with other noise."""
-    from service.worker.turn import Turn
+    from service.worker.publication_state import PublicationState
 
-    rewrite(Turn.begin.__func__, ("for waiting in chain:", "for waiting in ():"))  # type: ignore[attr-defined]
+    rewrite(PublicationState.begin.__func__, ("for waiting in chain:", "for waiting in ():"))  # type: ignore[attr-defined]
 
 
 @bug(f"{_TICKS}::test_a_stop_before_the_tick_drops_what_waits_uncharged")

@@ -23,10 +23,10 @@ def a_halt_that_settles_nothing() -> None:
 @bug(f"{_PUBLISHING}::test_each_fit_starts_from_the_release_that_its_schedule_names")
 def models_that_are_exchanged() -> None:
     """Every fit starts from the oldest release, whichever it names."""
-    from service.worker.turn import Turn
+    from service.worker.publication_state import PublicationState
 
     rewrite(
-        Turn.chain.fget,
+        PublicationState.chain.fget,
         ("Model(version=version, parameters=self.models[version])", "Model(version=version, parameters=first)"),
         ("    return [\n", "    first = next(iter(self.models.values()), None)\n    return [\n"),
     )
@@ -54,8 +54,8 @@ def more_than_was_reserved() -> None:
     from service.worker.publisher import Publisher
 
     rewrite(
-        Publisher._as_reckoned,
-        ("of_another_guarantee(publication, turn.mechanism)", "False"),
+        Publisher._is_consistent,
+        ("of_another_guarantee(publication, state.mechanism)", "False"),
         ("not publications.as_promised(publication)", "False"),
     )
 
@@ -82,8 +82,8 @@ def a_step_that_follows_on_a_lost_one() -> None:
     """The worker publishes a step that was drawn on top of other noise."""
     from service.worker.publisher import Publisher
 
-    rewrite(Publisher._drawn, ("step is not None and known == state", "step is not None"))
-    rewrite(Publisher._committed, ("lineage.stored(connection, current) != turn.lineage", "False"))
+    rewrite(Publisher._drawn, ("step is not None and known == follows", "step is not None"))
+    rewrite(Publisher._committed, ("lineage.stored(connection, current) != state.lineage", "False"))
 
 
 @bug("tests/worker/test_attempts.py::test_a_thread_takes_nothing_that_another_of_its_process_is_still_at")
@@ -99,7 +99,7 @@ def an_attempt_that_is_forgotten_while_the_database_is_away() -> None:
     """A worker that could not note an unforeseen end of a step draws its noise again."""
     from service.worker.publisher import Publisher
 
-    rewrite(Publisher._may_try, ("self._context.owed.get(turn.publication.promise) == at", "False"))
+    rewrite(Publisher._record_abandoned_attempt, ("self._context.owed.get(state.publication.promise) == at", "False"))
 
 
 @bug("tests/worker/test_attempts.py::test_who_was_overtaken_while_it_drew_commits_nothing[at once]")

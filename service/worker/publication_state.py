@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Turn:
-    """`publication`, `memory` and `models` are what the next step starts from."""
+class PublicationState:
+    """Everything that the next step of a publication starts from: `publication`, `memory` (saved state) and `models`."""
 
     publication: Publication
     stream: Stream
@@ -43,7 +43,7 @@ class Turn:
     """The steps that wait for their tick."""
 
     @classmethod
-    def begin(cls, connection: Connection, identity: int) -> Turn:
+    def begin(cls, connection: Connection, identity: int) -> PublicationState:
         """Read it, in one view of the database."""
         mine = {"publication": identity}
         read = [(each, mine) for each in (publications.one(), streams.OF_PUBLICATION, parked.CHAIN)]
@@ -53,11 +53,11 @@ class Turn:
         source = features.source(connection, publication)
         mechanism = build(stream.parsed_schema, configuration, _map_of(source), publication.start)
         models = {version: releases.parameters(connection, identity, version) for version in publication.chain}
-        turn = cls(publication, stream, mechanism, parts.of_rows(*remembered), models, source)
+        state = cls(publication, stream, mechanism, parts.of_rows(*remembered), models, source)
         for waiting in chain:
             step = unpacked(waiting.content)
-            turn.go_on(step.following(turn.publication), step)
-        return turn
+            state.go_on(step.following(state.publication), step)
+        return state
 
     @property
     def chain(self) -> list[CarriedState]:
@@ -76,8 +76,8 @@ class Turn:
                 self.hashes[version] = hashlib.sha256(content).hexdigest()
         return lineage.of(self.publication, self.memory.digest, self.hashes)
 
-    def after(self, step: Prepared) -> Turn:
-        """Return the turn as it is once a step is parked or committed; its publication's seal is not of that state."""
+    def after(self, step: Prepared) -> PublicationState:
+        """Return the state once a step is parked or committed; its publication's seal is not of that state."""
         following = replace(self, models=dict(self.models), hashes=dict(self.hashes), sizes=list(self.sizes))
         following.go_on(step.following(self.publication), step)
         return following
