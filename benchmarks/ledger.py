@@ -29,14 +29,14 @@ from service.ledger.verify import look, verify
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism
-from service.publishing.prepared import Prepared, prepare
+from service.publishing.prepared import PendingStep, prepare
 from service.segments.files import SegmentFiles
 from service.settings import Settings
 from service.store import leases, publications, streams, tables
 from service.store.database import Database
 from service.store.migrate import migrate
 from service.store.publications import NewPublication
-from service.store.unwritten import Memory
+from service.store.step_records import SavedState
 from service.streams.schema import StreamSchema
 from service.worker.context import WorkerContext
 from service.worker.leases import LeaseKeeper
@@ -112,10 +112,10 @@ class Simulated:
         lease = keeper.take(leases.publication(made.id))
         assert lease is not None
         self.lease = lease
-        memory = Memory(parts={}, digest=None)
+        memory = SavedState(parts={}, digest=None)
         self.state = PublicationState(made, replace(stream, records=2**40), self.mechanism, memory, {})
 
-    def step(self) -> Prepared:
+    def step(self) -> PendingStep:
         """Return the next step, drawn."""
         due = self.state.time_due()
         version = self.state.publication.version + 1

@@ -8,7 +8,7 @@ from functools import partial
 
 import structlog
 
-from service.store.database import KEYS_CHANGED, NEW_RELEASE, Database, DatabaseUnavailable, heard
+from service.store.database import KEYS_CHANGED, NEW_RELEASE, Database, DatabaseUnavailable, notifications
 
 _log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Notifier:
             try:
                 with self._database.listen(NEW_RELEASE, KEYS_CHANGED) as connection:
                     self._call(self._wake_all)  # what came while nobody listened
-                    for notice in heard(connection, self._stop):
+                    for notice in notifications(connection, self._stop):
                         if notice.channel == KEYS_CHANGED:
                             self._call(self._keys_changed)
                         else:

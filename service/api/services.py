@@ -86,7 +86,7 @@ class Services:
         """
 
         def transact() -> T:
-            with self.database.look() if undone else self.database.transaction() as connection:
+            with self.database.rolled_back() if undone else self.database.transaction() as connection:
                 return function(connection, *args, **options)
 
         return await run_in_threadpool(transact)

@@ -19,8 +19,8 @@ from service.store import digests, tables
 from service.store.charges import AS_SERVED, digest, intact, served
 from service.store.database import read_together, write
 from service.store.publications import Publication
+from service.store.step_records import NewCharge
 from service.store.streams import Stream
-from service.store.unwritten import NewCharge
 
 # The newest charge of a stream, all null if there is none, and the time by the only clock that all workers share.
 _newest = (

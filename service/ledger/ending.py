@@ -10,9 +10,9 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from service.ledger.reservations import settle
-from service.store import attempts, labels, parked, parts, publications, shown, streams, waits
+from service.store import attempts, labels, parked, parts, publications, streams, visible_positions, waits
 from service.store.publications import Publication
-from service.store.shown import Unseen
+from service.store.visible_positions import PendingVisibility
 
 
 def end(connection: Connection, publication: Publication, state: str, reason: str | None) -> Publication:
@@ -26,17 +26,17 @@ def end(connection: Connection, publication: Publication, state: str, reason: st
         each.forget(connection, publication.id)
     parked.drop(connection, publication.id)
     ended = replace(publication, state=state, reason=reason)
-    if publications.as_left(publication):
-        ended = replace(ended, seal=publications.sealed(ended))
+    if publications.is_untampered(publication):
+        ended = replace(ended, seal=publications.state_digest(ended))
     publications.mark_ended(connection, ended)
     if streams.get(connection, publication.stream_id).all_confirmed:
-        unseen = [each for each in shown.unseen(connection, [publication.stream_id]) if each.has_ended]
-        shown.show(connection, unseen)
+        unseen = [each for each in visible_positions.unseen(connection, [publication.stream_id]) if each.has_ended]
+        visible_positions.show(connection, unseen)
         settle_shown(connection, unseen)
     return ended
 
 
-def settle_shown(connection: Connection, seen: Iterable[Unseen]) -> None:
+def settle_shown(connection: Connection, seen: Iterable[PendingVisibility]) -> None:
     """Settle what publications keep whose ends are shown now, and wake readers. The caller locks their streams."""
     ended = [each for each in seen if each.has_ended]
     for stream in {each.stream_id for each in ended}:

@@ -23,8 +23,8 @@ from service.ledger.charging import Charged
 from service.store import locks, streams
 from service.store.leases import Lease
 from service.store.publications import NewPublication, Publication
+from service.store.step_records import NewCharge
 from service.store.streams import Stream
-from service.store.unwritten import NewCharge
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ from service.store.streams import Stream
 from service.store.tables import evaluation_outlines, outlines, spent
 
 _ZERO = Fraction(0)
-MOST_RANGES = 512  # of a stream's outline, and of what one answer holds exactly
+MAX_RANGES = 512  # of a stream's outline, and of what one answer holds exactly
 
 Stretch = tuple[int, int, PrivacyLoss]
 """Records [start, stop) and what each of them has spent, or the most that any of them has."""
@@ -122,7 +122,7 @@ def count(
 
 
 def exact(
-    connection: Connection, stream: int, start: int, stop: int, slots: Slots | None = None, *, most: int = MOST_RANGES
+    connection: Connection, stream: int, start: int, stop: int, slots: Slots | None = None, *, most: int = MAX_RANGES
 ) -> list[Stretch] | None:
     """Return what each record of [start, stop) has spent, as far as it is confirmed; None: over `most` rows.
 
@@ -195,7 +195,7 @@ def _charged(ranges: Sequence[NewRange], slots: Sequence[int], lost: Lost) -> Fr
 
 
 def outlined(rows: Rows, stream: int, start: int, stop: int, slots: Slots | None = None) -> list[Stretch]:
-    """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
+    """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MAX_RANGES`.
 
     It counts what is committed: a bound on what is confirmed. slots: of this kind; None: the larger of both, which may
     be twice as many.
@@ -304,7 +304,7 @@ def _alone(charged: Sequence[Charged], start: int, stop: int) -> list[Stretch]:
 
 def grain_to(record: int, grain: int) -> int:
     """The grain of an outline that ends at a record: at least so much, doubled until there are few enough stretches."""
-    while record > grain * MOST_RANGES:
+    while record > grain * MAX_RANGES:
         grain *= 2
     return grain
 

@@ -26,8 +26,8 @@ from service.store.streams import Stream
 from service.store.tables import publications, shown
 from service.store.tables import streams as streams_table
 
-MOST_RANGES = 512  # of what was erased
-MOST_RESUMPTIONS = 100
+MAX_RANGES = 512  # of what was erased
+MAX_RESUMPTIONS = 100
 
 Declassified = Callable[[Mapping[str, Any], Mapping[str, Any], int], int]
 """From a stream's schema, a publication's configuration and its position: how many records it no longer protects."""
@@ -77,8 +77,8 @@ class Totals:
 class Summary(Totals):
     """And what became of its records and of its log.
 
-    kept_from: the first record whose bytes are kept. erased: with the last `MOST_RANGES` ranges. resumptions: the last
-    `MOST_RESUMPTIONS`, newest first.
+    kept_from: the first record whose bytes are kept. erased: with the last `MAX_RANGES` ranges. resumptions: the last
+    `MAX_RESUMPTIONS`, newest first.
     """
 
     kept_from: int
@@ -172,8 +172,8 @@ def summaries(connection: Connection, streams: Sequence[Stream], *, declassified
     """Return the summaries of these streams, in their order."""
     identities = [each.id for each in streams]
     kept_from = segments.kept_from_of_each(connection, identities)
-    erased = segments.erased_of_each(connection, {each.id: each.records for each in streams}, most=MOST_RANGES)
-    resumptions = numbering.resumptions_of(connection, identities, most=MOST_RESUMPTIONS)
+    erased = segments.erased_of_each(connection, {each.id: each.records for each in streams}, most=MAX_RANGES)
+    resumptions = numbering.resumptions_of(connection, identities, most=MAX_RESUMPTIONS)
     return [
         Summary(
             **vars(each),

@@ -14,12 +14,12 @@ from sqlalchemy import Connection
 from service.ledger import Entry, charging
 from service.ledger.errors import LedgerBroken
 from service.mechanisms.mechanism import Mechanism
-from service.publishing.prepared import Prepared
+from service.publishing.prepared import PendingStep
 from service.store import charges, labels, parts, publications, releases, streams
 from service.store.database import pipelined
 from service.store.publications import Publication
+from service.store.step_records import SavedState, remembered
 from service.store.streams import Stream
-from service.store.unwritten import Memory, remembered
 
 _log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ def charges_otherwise(publication: Publication, mechanism: Mechanism) -> bool:
     return type(mechanism.charging) is not type(owes.charging) or mechanism.reads_slots is not owes.slots
 
 
-def remembers(publication: Publication, mechanism: Mechanism, memory: Memory) -> bool:
+def remembers(publication: Publication, mechanism: Mechanism, memory: SavedState) -> bool:
     """Whether what its earlier steps left is there as they left it, and the next would go on with the same noise."""
     terms = mechanism.terms(publication.due - publication.start)
     return memory.digest == remembered(memory.parts, terms).digest
@@ -63,11 +63,11 @@ def check(entry: Entry) -> None:
     """
     if entry.stream.distrusted is not None:
         raise LedgerBroken(entry.stream.distrusted)
-    if not publications.as_left(entry.publication):
+    if not publications.is_untampered(entry.publication):
         raise LedgerBroken(f"publication {entry.publication.name}: it is not as it was left")
 
 
-def commit(entry: Entry, step: Prepared, at: datetime | None = None) -> tuple[Publication, Stream]:
+def commit(entry: Entry, step: PendingStep, at: datetime | None = None) -> tuple[Publication, Stream]:
     """Charge and release a step, and move the publication on; return it and the stream as they are left.
 
     at: the tick at which a step that waited is published, its releases' and charges' time; None: now.
@@ -121,7 +121,7 @@ def _asked_for(publication: Publication) -> int:
 
 
 def _payments(
-    connection: Connection, publication: Publication, step: Prepared, made: Sequence[dict[str, Any]]
+    connection: Connection, publication: Publication, step: PendingStep, made: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The charge that pays for each release: its own, of those; or that with which the last of its records arrived.
 

@@ -23,7 +23,7 @@ from service.ledger import ending, high_water_mark, open_free_ledgers, open_ledg
 from service.ledger.high_water_mark import Mark
 from service.privacy.accounting.composition import Slots
 from service.segments.files import SegmentFiles
-from service.store import changes, publications, shown, streams
+from service.store import changes, publications, streams, visible_positions
 from service.store.database import (
     CONFIRM,
     DURABILITY,
@@ -38,10 +38,10 @@ from service.store.database import (
     within,
     write,
 )
-from service.store.shown import Unseen
 from service.store.streams import Confirmed, Stream
 from service.store.tables import charges, releases
 from service.store.tables import publications as published
+from service.store.visible_positions import PendingVisibility
 from service.tracebacks import place_of
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 SECONDS_BETWEEN_LOOKS = 0.005
 SECONDS_BETWEEN_STOPS = 0.5  # looks whether to stop
 SECONDS_TO_SHOW = 20.0  # after which a transaction is ended whose worker hangs: as long as it waits for a lock, and 5
-MOST_TOGETHER = 50  # streams whose files are locked at the same time
+MAX_TOGETHER = 50  # streams whose files are locked at the same time
 _LEFT_OTHERWISE = "its newest charge or release is not the one that it was left with"
 
 
@@ -59,7 +59,7 @@ class Committed:
 
     stream: Stream
     mark: Mark
-    unseen: list[Unseen]
+    unseen: list[PendingVisibility]
     worst: tuple[Decimal, Decimal, Decimal]
     evaluated: tuple[Decimal, Decimal, Decimal]
     """The worst evaluation slot's."""
@@ -130,7 +130,7 @@ class Confirmer:
         """Confirm streams, many of them with a few transactions; the trouble of one stops no other."""
         waiting = sorted(streams)
         while waiting:
-            together, waiting = waiting[:MOST_TOGETHER], waiting[MOST_TOGETHER:]
+            together, waiting = waiting[:MAX_TOGETHER], waiting[MAX_TOGETHER:]
             try:
                 self._confirm(together)
             except DatabaseUnavailable:
@@ -186,19 +186,19 @@ class Confirmer:
             confirmable = [
                 each for each in map(streams.of_row, rows) if self.belongs(each) and each.log in stored_marks
             ]
-            unseen: dict[int, list[Unseen]] = {each.id: [] for each in confirmable}
+            unseen: dict[int, list[PendingVisibility]] = {each.id: [] for each in confirmable}
             counts, newest, left, *spent, clocks = read_together(
                 connection,
                 *high_water_mark.needed(stored_marks, confirmable),
                 high_water_mark.left(confirmable),
                 *(summaries.worst_needed(list(unseen), slots) for slots in (None, Slots.EVALUATION)),
-                shown.needed(list(unseen)),
+                visible_positions.needed(list(unseen)),
             )
         marks, against = high_water_mark.compare(self.files, stored_marks, confirmable, counts, newest)
         otherwise = high_water_mark.left_otherwise(confirmable, left)
         against = {each.log: _LEFT_OTHERWISE for each in confirmable if each.id in otherwise} | against
         worst, evaluated = (summaries.worst_of_rows(list(unseen), rows) for rows in spent)
-        for each in shown.of_rows(clocks):
+        for each in visible_positions.of_rows(clocks):
             unseen[each.stream_id].append(each)
         whole = [each for each in confirmable if each.log not in against]
         return (
@@ -281,7 +281,7 @@ def _make_visible(connection: Connection, held: Sequence[Committed], now: Sequen
         "releases": [min(now.confirmed_releases, before.confirmed_releases) for before, now in news],
     }
     with pipelined(connection):
-        shown.show(connection, [unseen for each, _ in there for unseen in each.unseen])
+        visible_positions.show(connection, [unseen for each, _ in there for unseen in each.unseen])
         streams.confirm(connection, confirmed)
         write(connection, _TELL, bound)
     ending.settle_shown(connection, [unseen for each, _ in there for unseen in each.unseen])

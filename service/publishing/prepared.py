@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 from safetensors.numpy import load, save
 
 from service.mechanisms.mechanism import Mechanism, Model, StatePart, Step
-from service.store import unwritten
-from service.store.unwritten import Left, Memory, NewCharge, NewRelease, to_json
+from service.store import step_records
+from service.store.step_records import NewCharge, NewRelease, SavedChange, SavedState, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from service.store.publications import Publication
-    from service.store.unwritten import Values
+    from service.store.step_records import Values
 
 
-NOTHING_LEFT = Left(numbers=(), new={}, digest=None)
+NOTHING_LEFT = SavedChange(numbers=(), new={}, digest=None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PendingStep:
     """One step. `most` is what its publication may charge any record in all.
 
     `charges` of releases come first, in the order of those releases that have one of their own; where a release has
@@ -40,7 +40,7 @@ class Prepared:
     releases: tuple[NewRelease, ...] = ()
     at_arrival: tuple[bool, ...] = ()
     charges: tuple[NewCharge, ...] = ()
-    left: Left = NOTHING_LEFT
+    left: SavedChange = NOTHING_LEFT
     position: int = 0
     due: int = 0
     chain: tuple[int, ...] = ()
@@ -74,7 +74,7 @@ class Prepared:
         )
 
 
-def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> Prepared:
+def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> PendingStep:
     """Return a step of a publication that began at `start` as it will be written; `position`: the time it is for."""
     charges = [
         NewCharge(start=start + each.fit[0], stop=start + each.fit[1], version=each.version, amount=each.charge)
@@ -102,13 +102,13 @@ def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> Prep
     reached = position if step.reached is None else step.reached
     following = reached if step.awaits else mechanism.next_time(reached)
     remembered = {each.number: each.values for each in step.chain if isinstance(each, StatePart)}
-    memory = unwritten.remembered(remembered, mechanism.terms(following))
-    return Prepared(
+    memory = step_records.remembered(remembered, mechanism.terms(following))
+    return PendingStep(
         most=mechanism.capacity,
         releases=releases,
         at_arrival=tuple(each.at_arrival for each in step.releases),
         charges=tuple(charges),
-        left=Left(numbers=tuple(remembered), new=remembered, digest=memory.digest),
+        left=SavedChange(numbers=tuple(remembered), new=remembered, digest=memory.digest),
         position=reached,
         due=start + following,
         chain=tuple(each.version for each in step.chain if isinstance(each, Model)),
@@ -120,9 +120,9 @@ def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> Prep
     )
 
 
-def halting(publication: Publication, reason: str) -> Prepared:
+def halting(publication: Publication, reason: str) -> PendingStep:
     """Return the end of a publication as a step of its own, so that it is seen at a tick like any other."""
-    return Prepared(
+    return PendingStep(
         most=Fraction(0),
         position=publication.position,
         due=publication.due,
@@ -135,7 +135,7 @@ _PLAIN = ("at_arrival", "position", "due", "chain", "asks", "empty", "awaits", "
 _RELEASE = ("version", "time", "role", "window", "fit", "parent", "model", "noise")
 
 
-def packed(step: Prepared, known: Mapping[int, Values]) -> bytes:
+def packed(step: PendingStep, known: Mapping[int, Values]) -> bytes:
     """Return it as bytes. known: parts that are stored already, by their numbers; they are not packed again."""
     arrays = {f"release {index}": each.parameters for index, each in enumerate(step.releases)}
     arrays |= {f"part {number}": values for number, values in step.left.new.items() if number not in known}
@@ -152,7 +152,7 @@ def packed(step: Prepared, known: Mapping[int, Values]) -> bytes:
     return save({name: array.astype("<f8").reshape(-1) for name, array in arrays.items()}, metadata)
 
 
-def unpacked(content: bytes) -> Prepared:
+def unpacked(content: bytes) -> PendingStep:
     """Return what was packed."""
     length = int.from_bytes(content[:8], "little")
     step = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["step"])
@@ -167,19 +167,19 @@ def unpacked(content: bytes) -> Prepared:
     new = {number: arrays[name] for number in step["parts"] if (name := f"part {number}") in arrays}
     step.setdefault("finishes", False)  # an older version parked it
     plain: dict[str, Any] = {name: tuple(value) if isinstance(value := step[name], list) else value for name in _PLAIN}
-    return Prepared(
+    return PendingStep(
         most=Fraction(step["most"]),
         releases=releases,
         charges=tuple(NewCharge(**each) for each in step["charges"]),
-        left=Left(numbers=tuple(step["parts"]), new=new, digest=step["digest"]),
+        left=SavedChange(numbers=tuple(step["parts"]), new=new, digest=step["digest"]),
         **plain,
     )
 
 
-def remembered_after(memory: Memory, steps: list[Prepared]) -> Memory:
+def remembered_after(memory: SavedState, steps: list[PendingStep]) -> SavedState:
     """Return what a publication remembers after steps that follow on from what it remembers now."""
     for step in steps:
         if step.left.digest is not None:
             have = {**memory.parts, **step.left.new}
-            memory = Memory(parts={number: have[number] for number in step.left.numbers}, digest=step.left.digest)
+            memory = SavedState(parts={number: have[number] for number in step.left.numbers}, digest=step.left.digest)
     return memory

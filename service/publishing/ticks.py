@@ -17,19 +17,19 @@ from sqlalchemy import Connection
 from service.ledger import Entry, StreamLedger, open_free_ledgers, open_ledger
 from service.ledger.errors import OverBudget
 from service.publishing.commit import check, commit, halt, seconds_to_write
-from service.publishing.prepared import Prepared, packed, unpacked
+from service.publishing.prepared import PendingStep, packed, unpacked
 from service.store import parked
 from service.store.database import read_together, within
 from service.store.parked import Parked, Waiting
 from service.store.publications import Publication
+from service.store.step_records import Values
 from service.store.streams import Stream
-from service.store.unwritten import Values
 
-MOST_AT_ONCE = 64  # steps in one transaction
+MAX_AT_ONCE = 64  # steps in one transaction
 
 
 def park(
-    connection: Connection, publication: Publication, step: Prepared, lineage: str, known: Mapping[int, Values]
+    connection: Connection, publication: Publication, step: PendingStep, lineage: str, known: Mapping[int, Values]
 ) -> None:
     """Store a step that follows on what is parked of a publication already, until its tick.
 
@@ -62,7 +62,7 @@ def open_ticks(connection: Connection, streams: Sequence[int]) -> list[tuple[Str
 
     For one stream it waits until it gets the lock; several streams come without those that another transaction locks.
     """
-    if not (waiting := parked.due(connection, streams, limit=MOST_AT_ONCE)):
+    if not (waiting := parked.due(connection, streams, limit=MAX_AT_ONCE)):
         return []
     size = sum(each.size for each in waiting)
     seconds = seconds_to_write(size)
@@ -71,7 +71,7 @@ def open_ticks(connection: Connection, streams: Sequence[int]) -> list[tuple[Str
     else:
         read_together(connection, *within(connection, seconds))
         ledgers = open_free_ledgers(connection, streams)
-    waiting = parked.due(connection, [each.stream.id for each in ledgers], limit=MOST_AT_ONCE)
+    waiting = parked.due(connection, [each.stream.id for each in ledgers], limit=MAX_AT_ONCE)
     while sum(each.size for each in waiting) > size:  # more of them came meanwhile; the next transaction's
         waiting.pop()
     return [(ledger, [each for each in waiting if each.stream_id == ledger.stream.id]) for ledger in ledgers]
@@ -99,7 +99,7 @@ def publish(ledger: StreamLedger, waiting: list[Waiting]) -> list[Publication]:
     return done
 
 
-def _published(entry: Entry, step: Prepared, taken: Parked) -> tuple[Publication, Stream]:
+def _published(entry: Entry, step: PendingStep, taken: Parked) -> tuple[Publication, Stream]:
     try:
         return commit(entry, step, taken.tick)
     except OverBudget as refusal:

@@ -53,7 +53,7 @@ from service.tracebacks import place_of
 
 _log = structlog.get_logger(__name__)
 
-MOST_CELLS = 2**23  # of all publications whose counts are kept
+MAX_CELLS = 2**23  # of all publications whose counts are kept
 RECORDS_AT_ONCE = 2**20
 SECONDS_TO_CONFIRM = 10.0  # then a hard query is answered from the histogram
 SECONDS_BETWEEN_CALLS = 0.5  # for a worker that confirms
@@ -174,7 +174,7 @@ class Answerer:
             self._held.move_to_end(publication.promise)
             held_cells = sum(each.cells for each in self._held.values() if each.state is not None or each is held)
             for each in list(self._held.values()):
-                if held_cells > MOST_CELLS and each is not held and each.state and each.lock.acquire(blocking=False):
+                if held_cells > MAX_CELLS and each is not held and each.state and each.lock.acquire(blocking=False):
                     each.forget_records()
                     each.lock.release()
                     held_cells -= each.cells

@@ -29,15 +29,15 @@ from service.publishing.commit import (
     remembers,
     seconds_to_write,
 )
-from service.publishing.prepared import Prepared, prepare
+from service.publishing.prepared import PendingStep, prepare
 from service.segments.files import SegmentFiles
 from service.segments.records import SegmentsMissing
 from service.store import parts, publications, releases, streams
 from service.store.database import ONE_VIEW, Database
 from service.store.leases import Lease
 from service.store.publications import Publication
+from service.store.step_records import SavedState
 from service.store.streams import Stream
-from service.store.unwritten import Memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class Closing:
     instance: Opened
     measurement: Measurement | None = None
     version: int | None = None
-    step: Prepared | None = None
+    step: PendingStep | None = None
     follows: str | None = None
     """The seal of the publication that `step` was prepared for."""
 
@@ -203,13 +203,13 @@ def is_same(one: Opened, other: Opened) -> bool:
     return (one.instance, one.noise) == (other.instance, other.noise)
 
 
-def _trusted(publication: Publication, mechanism: InteractiveMechanism, memory: Memory) -> bool:
+def _trusted(publication: Publication, mechanism: InteractiveMechanism, memory: SavedState) -> bool:
     """Return whether what a publication remembers is there as it was left, and nothing is known against it."""
     if (
         publication.state != "running"
         or publication.distrusted is not None
         or publication.position == 0
-        or not publications.as_promised(publication)
+        or not publications.matches_promise(publication)
         or of_another_guarantee(publication, mechanism)
         or charges_otherwise(publication, mechanism)
         or not remembers(publication, mechanism, memory)
@@ -226,5 +226,5 @@ def _changing(publication: Publication) -> tuple[str, str | None, int | None]:
     return publication.seal, publication.distrusted, publication.visible_latest
 
 
-def _chain(memory: Memory) -> list[StatePart]:
+def _chain(memory: SavedState) -> list[StatePart]:
     return [StatePart(number=number, values=values) for number, values in memory.parts.items()]

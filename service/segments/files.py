@@ -19,7 +19,7 @@ from safetensors import safe_open
 from service.streams.codec import Columns, pack
 
 SECONDS_TO_LOCK = 5.0
-MOST_CHECKED = 2**16  # files of which a process remembers that they are right
+MAX_CHECKED = 2**16  # files of which a process remembers that they are right
 _MARK = ".witness"
 _OF_THE_VOLUME = "lost+found"  # which file systems have at their root
 
@@ -59,7 +59,7 @@ class SegmentFiles:
         """Delete all copies, before a process ends that no other one sweeps for. A folder has no copies."""
 
     def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
-        """A new file that is on disk when this returns: its name and its SHA-256."""
+        """Write a new file, which is on disk when this returns; return its name and SHA-256."""
         packed = pack(columns)
         name = f"{start:012d}-{stop:012d}-{secrets.token_hex(4)}.safetensors"
         self.put(log, name, packed)
@@ -82,7 +82,7 @@ class SegmentFiles:
     def read(
         self, log: str, name: str, sha256: bytes, start: int, stop: int, *, only: frozenset[str] | None = None
     ) -> Columns:
-        """Rows [start, stop) of a file, counted from its own first row; of `only` these columns, None: of all.
+        """Return rows [start, stop) of a file, counted from its first row. only: the columns to read; None: all.
 
         Raises:
             FileNotFoundError: it is gone; the sealer may have put another in its place.
@@ -94,7 +94,7 @@ class SegmentFiles:
             return {column: file.get_slice(column)[start:stop] for column in names}
 
     def check(self, log: str, name: str, sha256: bytes) -> None:
-        """Reads the whole file, however often it was read before. Raises like `read`."""
+        """Read and hash the whole file, also if it was checked before. Raises like `read`."""
         self._checked.pop((log, name), None)
         self._check(log, name, sha256)
 
@@ -116,7 +116,7 @@ class SegmentFiles:
             raise
 
     def high_water_mark(self, log: str) -> dict[str, Any] | None:
-        """Return what was last written down about a stream; None: nothing was. {} if it can't be read."""
+        """Return the high-water mark of a stream; None where there is none, {} where it can't be read."""
         try:
             with (self.root / f"{log}{_MARK}").open("rb") as file:
                 state = _state(file)
@@ -127,7 +127,7 @@ class SegmentFiles:
         return known[1]
 
     def put_high_water_mark(self, log: str, content: dict[str, Any]) -> None:
-        """Writes something down about a stream, in the place of what was; on disk when this returns."""
+        """Replace the high-water mark of a stream; on disk when this returns."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self.root / f"{log}.{secrets.token_hex(4)}.new"
         with _gone_if_it_fails(new):
@@ -140,14 +140,14 @@ class SegmentFiles:
         _sync(self.root)
 
     def note(self, log: str) -> dict[str, Any]:
-        """Return what `put_note` was last given about a stream; {} if it can't be read."""
+        """Return the note that `put_note` wrote last about a stream; {} where it can't be read."""
         try:
             return parsed((self.root / f"{log}.walked").read_bytes())
         except OSError:
             return {}
 
     def put_note(self, log: str, content: dict[str, Any]) -> None:
-        """Writes something down about a stream that may be lost in a crash."""
+        """Replace the note of a stream; a crash may lose it."""
         new = self.root / f"{log}.{secrets.token_hex(4)}.new"
         with _gone_if_it_fails(new):
             new.touch(mode=0o600)
@@ -156,7 +156,7 @@ class SegmentFiles:
 
     @contextmanager
     def high_water_mark_lock(self, log: str) -> Iterator[None]:
-        """Hold what lets one process or thread at a time write something down about a stream."""
+        """Hold the lock under which one process or thread at a time replaces a stream's high-water mark."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.root / f"{log}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -166,19 +166,19 @@ class SegmentFiles:
             os.close(descriptor)
 
     def _check(self, log: str, name: str, sha256: bytes) -> None:
-        """Once for as long as nobody touched it."""
+        """Raise SegmentDamaged unless the file has this SHA-256; hash it again only if it was touched since."""
         with (self.root / log / name).open("rb") as file:
             state = _state(file)
             if self._checked.get((log, name)) == state:
                 return
             if hashlib.file_digest(file, "sha256").digest() != sha256:
                 raise SegmentDamaged(f"the segment {name} does not hold what was written to it")
-        if len(self._checked) >= MOST_CHECKED:  # others deleted most; the rest is hashed once more
+        if len(self._checked) >= MAX_CHECKED:  # others deleted most; the rest is hashed once more
             self._checked.clear()
         self._checked[log, name] = state
 
     def orphans(self, log: str, known: set[str]) -> list[str]:
-        """Return what no row names: files whose commit never came, if the rows are not those of an older time."""
+        """Return files that no row names: those of commits that never came, unless the rows are of an older time."""
         return sorted(self.names(log) - known)
 
     def sweep(self, log: str, known: set[str], names: set[str]) -> list[str]:
@@ -241,7 +241,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _state(file: BinaryIO) -> tuple[int, ...]:
-    """The same for as long as nobody touched the file, by its ctime, which whoever writes to it can't set."""
+    """Return what changes whenever a file is touched: device, inode, size and ctime, which no writer can set."""
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
 

@@ -40,7 +40,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from service.store.driver import Session, keep_their_servers
 from service.store.refusals import refusal
-from service.store.unwritten import to_json
+from service.store.step_records import to_json
 
 NEW_RECORDS = "perennial_records"  # payload: name of the stream
 NEW_RELEASE = "perennial_release"  # payload: name of the publication
@@ -189,13 +189,13 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Everything inside commits together, or nothing does."""
+        """Open a transaction: everything inside commits together, or nothing does."""
         with self._answering(), self._connected() as connection, connection.begin():
             yield connection
 
     @contextmanager
-    def look(self) -> Iterator[Connection]:
-        """Open a transaction that is undone in the end: locks that it took cost no commit that waits for the disk."""
+    def rolled_back(self) -> Iterator[Connection]:
+        """Open a transaction that is rolled back at its end: a commit would wait for the disk if rows were locked."""
         with self._answering(), self._connected() as connection:
             yield connection
 
@@ -250,8 +250,8 @@ class Database:
         self.engine.dispose()
 
 
-def heard(listening: Session, stop: threading.Event) -> Iterator[psycopg.Notify]:
-    """Yield what is notified on a connection of `listen`, until `stop` is set.
+def notifications(listening: Session, stop: threading.Event) -> Iterator[psycopg.Notify]:
+    """Yield the notifications of a connection of `listen`, until `stop` is set.
 
     Raises DatabaseReadOnly where the database has taken no writes since: a server that is a standby now would say
     nothing more.

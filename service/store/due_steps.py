@@ -33,7 +33,7 @@ def due_steps(connection: Connection, *, but: Collection[int] = (), most: int = 
 
     but, most: some publications aside, and so many at most.
     """
-    bound = {"but": list(but), "most": most, "steps": parked.MOST_WAITING, "bytes": parked.MOST_BYTES}
+    bound = {"but": list(but), "most": most, "steps": parked.MAX_WAITING, "bytes": parked.MAX_BYTES}
     (rows,) = read_together(connection, (_due(), bound))
     return [DueStep(*row) for row in rows]
 

@@ -13,8 +13,8 @@ from service.store.database import read_together
 from service.store.tables import datasets, explorations, findings
 from service.store.tables import leases as leased
 
-MOST_DATASETS = 20  # that a key may keep
-MOST_KEPT = 50  # explorations of a key; then its oldest that has ended goes
+MAX_DATASETS = 20  # that a key may keep
+MAX_KEPT = 50  # explorations of a key; then its oldest that has ended goes
 UNDER_WAY = ("waiting", "running")
 
 
@@ -58,7 +58,7 @@ def add_dataset(connection: Connection, key: int, name: str, shape: Mapping[str,
     """Keeps one. Raises TooMany."""
     _in_turn(connection)
     stored = select(func.count()).select_from(datasets).where(datasets.c.key_id == key)
-    if connection.execute(stored).scalar_one() >= MOST_DATASETS:
+    if connection.execute(stored).scalar_one() >= MAX_DATASETS:
         raise TooMany
     values = {"key_id": key, "name": name, "content": content, **shape}
     return DatasetInfo(**connection.execute(insert(datasets).values(values).returning(*_INFO)).one()._asdict())
@@ -94,7 +94,7 @@ def add(
     if connection.execute(under_way).scalar_one() >= most_waiting:
         raise TooMany
     ended = explorations.c.key_id == key, explorations.c.state.not_in(UNDER_WAY)
-    newest = select(explorations.c.id).where(*ended).order_by(explorations.c.id.desc()).limit(MOST_KEPT - 1)
+    newest = select(explorations.c.id).where(*ended).order_by(explorations.c.id.desc()).limit(MAX_KEPT - 1)
     connection.execute(delete(explorations).where(*ended, explorations.c.id.not_in(newest)))
     values = {"key_id": key, "comparison": comparison, "cells": cells}
     identity = connection.execute(insert(explorations).values(values).returning(explorations.c.id)).scalar_one()

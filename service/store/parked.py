@@ -40,8 +40,8 @@ from service.store.database import read_together, write
 from service.store.publications import Publication
 from service.store.tables import entries, parked, publications
 
-MOST_BYTES = 2**26  # of the steps of a publication that wait, and that one transaction publishes, or one step
-MOST_WAITING = 512  # steps of a publication; then it waits for their ticks
+MAX_BYTES = 2**26  # of the steps of a publication that wait, and that one transaction publishes, or one step
+MAX_WAITING = 512  # steps of a publication; then it waits for their ticks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ def due(connection: Connection, streams: Sequence[int], *, limit: int) -> list[W
     (rows,) = read_together(connection, (_due(), {"streams": list(streams), "limit": limit}))
     waiting: list[Waiting] = []
     for row in rows:
-        if waiting and row.size + sum(each.size for each in waiting) > MOST_BYTES:
+        if waiting and row.size + sum(each.size for each in waiting) > MAX_BYTES:
             break
         waiting.append(Waiting(**row._asdict()))
     return waiting

@@ -14,11 +14,11 @@ from sqlalchemy import ARRAY, BigInteger, Connection, Select, bindparam, delete,
 from sqlalchemy.dialects import postgresql
 
 from service.store.database import pipelined, read, read_together, write
+from service.store.step_records import SavedChange, SavedState
 from service.store.tables import memories, parts
-from service.store.unwritten import Left, Memory
 
 
-def load(connection: Connection, publication: int) -> Memory:
+def load(connection: Connection, publication: int) -> SavedState:
     """All that a publication remembers."""
     return of_rows(*read_together(connection, *needed(publication)))
 
@@ -29,10 +29,10 @@ def needed(publication: int) -> tuple[tuple[Select[Any], dict[str, Any]], ...]:
     return (_PARTS, mine), (_DIGEST, mine)
 
 
-def of_rows(rows: Sequence[Any], digest: Sequence[Any]) -> Memory:
+def of_rows(rows: Sequence[Any], digest: Sequence[Any]) -> SavedState:
     """Return all that a publication remembers, of what was `needed`."""
     vectors = {row.number: np.frombuffer(row.content, dtype="<f8").reshape(row.shape) for row in rows}
-    return Memory(parts=vectors, digest=digest[0].digest if digest else None)
+    return SavedState(parts=vectors, digest=digest[0].digest if digest else None)
 
 
 _MINE = bindparam("publication", type_=BigInteger)
@@ -40,7 +40,7 @@ _PARTS = select(parts).where(parts.c.publication_id == _MINE).order_by(parts.c.n
 _DIGEST = select(memories.c.digest).where(memories.c.publication_id == _MINE)
 
 
-def keep(connection: Connection, publication: int, left: Left) -> None:
+def keep(connection: Connection, publication: int, left: SavedChange) -> None:
     """Writes what is new of a publication's memory and deletes what is no longer in it; by their numbers."""
     if left.digest is None:
         return

@@ -27,7 +27,7 @@ from sqlalchemy.exc import IntegrityError
 
 from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.obligations import FitSize, Obligations
-from service.store import digests, leases, shown
+from service.store import digests, leases, visible_positions
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, any_of, notify, read, read_together, write
 from service.store.keys import NameTaken
 from service.store.rows import Rows
@@ -163,7 +163,7 @@ def create(
         ).scalar_one()
     except IntegrityError as error:
         raise NameTaken(new.name) from error
-    shown.begin(connection, identity, due=new.due)
+    visible_positions.begin(connection, identity, due=new.due)
     leases.create(connection, leases.publication(identity))
     if new.obligations.cells is not None:
         leases.create(connection, leases.queries(identity))
@@ -174,7 +174,7 @@ def create(
     connection.execute(
         update(publications)
         .where(publications.c.id == identity)
-        .values(promise=promise, digest=promise, seal=sealed(made), obligations_digest=owed(made))
+        .values(promise=promise, digest=promise, seal=state_digest(made), obligations_digest=obligations_digest(made))
     )
     return get(connection, identity)
 
@@ -198,26 +198,29 @@ def promised(publication: Publication) -> str:
     return digests.of(content)
 
 
-def owed(publication: Publication) -> str:
-    """The digest of what a publication owes, and of its promise. The promise is older than obligations are."""
+def obligations_digest(publication: Publication) -> str:
+    """Return the digest of a publication's obligations and of its promise. Obligations came later than promises."""
     return digests.of({"promise": publication.promise, "obligations": publication.obligations})
 
 
-def as_promised(publication: Publication) -> bool:
-    """Return whether what never changes of a publication is what its digests are of."""
-    return (publication.promise, publication.obligations_digest) == (promised(publication), owed(publication))
+def matches_promise(publication: Publication) -> bool:
+    """Return whether configuration and obligations of a publication, which never change, match their stored digests."""
+    return (publication.promise, publication.obligations_digest) == (
+        promised(publication),
+        obligations_digest(publication),
+    )
 
 
-def sealed(publication: Publication) -> str:
-    """The digest of all that does change of a publication, as it is left; whoever looks next can tell if it was."""
+def state_digest(publication: Publication) -> str:
+    """Return the digest of all fields of a publication that steps change; stored with it as its seal."""
     content = {name: getattr(publication, name) for name in (*_MOVED, "promise", "state", "reason")}
     return digests.of(content | {"worst_amount": str(Fraction(publication.worst_amount))})
 
 
-def as_left(publication: Publication) -> bool:
-    """Whether what changes of a publication is as it was left. A value without JSON, like NaN, was never left there."""
+def is_untampered(publication: Publication) -> bool:
+    """Return whether the fields that steps change match the stored seal; values that JSON lacks, like NaN, never do."""
     try:
-        return publication.seal == sealed(publication)
+        return publication.seal == state_digest(publication)
     except (ValueError, OverflowError):
         return False
 
@@ -323,7 +326,7 @@ _MOVE = (
 
 def move(connection: Connection, publication: Publication) -> Publication:
     """The schedule's clock goes on to what this tells; last step of publishing. Returns it as it is left."""
-    moved = replace(publication, seal=sealed(publication))
+    moved = replace(publication, seal=state_digest(publication))
     write(connection, _MOVE, {name: getattr(moved, name) for name in (*_MOVED, "seal")} | {"of": publication.id})
     return moved
 
@@ -352,7 +355,7 @@ def select_all() -> Select[Any]:
     )
     newest = (newest_visible().label("visible_version"), newest_visible(role="model").label("visible_latest"))
     return (
-        select(publications, *stream, *newest, *shown.columns())
+        select(publications, *stream, *newest, *visible_positions.columns())
         .join(streams, streams.c.id == publications.c.stream_id)
         .join(shown_clocks, shown_clocks.c.publication_id == publications.c.id)
     )

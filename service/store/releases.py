@@ -30,9 +30,9 @@ from service.store.charges import of_ids
 from service.store.database import write
 from service.store.publications import Publication
 from service.store.rows import Rows
+from service.store.step_records import NewRelease
 from service.store.streams import Stream
 from service.store.tables import charges, releases, streams
-from service.store.unwritten import NewRelease
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from service.ledger import high_water_mark, verify
 from service.ledger.invariants import INVARIANTS
 from service.publishing.confirmation import Confirmer
 from service.segments.files import SegmentFiles
-from service.store import changes, publications, shown, streams
+from service.store import changes, publications, streams, visible_positions
 from service.store.changes import State
 from service.store.database import ONE_VIEW, Database, DatabaseUnavailable
 from service.tracebacks import place_of
@@ -34,10 +34,10 @@ _log = structlog.get_logger(__name__)
 SECONDS_BETWEEN_AUDITS = 3600.0
 SECONDS_BETWEEN_LOOKS = 2.0  # for streams with releases that no worker has confirmed
 SHARE_OF_LOOKS = 0.05  # that such looks may take of a worker's time, where many streams change
-MOST_REST = 5.0  # seconds between two such looks, however long one takes
+MAX_REST = 5.0  # seconds between two such looks, however long one takes
 SECONDS_BETWEEN_FULL_LOOKS = 60.0  # at every stream's high-water mark; in between at those of streams that changed
 SHORT_LEDGER = 1000  # charges, which take about a second; of all that are walked together
-MOST_TOGETHER = 50  # streams: a transaction may be idle for five seconds, on a busy machine too
+MAX_TOGETHER = 50  # streams: a transaction may be idle for five seconds, on a busy machine too
 SECONDS_BETWEEN_INVARIANTS = 60.0
 SHARE_OF_TIME = 0.002  # that the invariants may take of a worker's time, however large the ledger is
 
@@ -69,7 +69,7 @@ class Audit:
             began = time.monotonic()
             try:
                 self.confirm()
-                rest = min(MOST_REST, max(SECONDS_BETWEEN_LOOKS, (time.monotonic() - began) / SHARE_OF_LOOKS))
+                rest = min(MAX_REST, max(SECONDS_BETWEEN_LOOKS, (time.monotonic() - began) / SHARE_OF_LOOKS))
                 if time.monotonic() >= invariants_due:
                     took = self.ask_invariants()
                     self.forget_ended()
@@ -128,7 +128,7 @@ class Audit:
         """The streams whose turn is soon: walked with others they cost little."""
         soon = time.monotonic() + SECONDS_BETWEEN_AUDITS / 10
         turns = ((self._due.get(log, first), stream) for log, (first, stream) in list(self._first.items()))
-        return [stream for turn, stream in nsmallest(MOST_TOGETHER, turns) if turn <= soon]
+        return [stream for turn, stream in nsmallest(MAX_TOGETHER, turns) if turn <= soon]
 
     def _never(self) -> list[int]:
         """The streams that were never walked, which each has to be within the hour."""
@@ -177,7 +177,7 @@ class Audit:
         began = time.perf_counter()
         with self._database.transaction() as connection:
             but = () if again else self._due
-            short = changes.short_ledgers(connection, candidates, but=but, charges=SHORT_LEDGER, most=MOST_TOGETHER)
+            short = changes.short_ledgers(connection, candidates, but=but, charges=SHORT_LEDGER, most=MAX_TOGETHER)
         marks = high_water_mark.readable(self._files, short.values())  # before the streams are read
         short = {stream: log for stream, log in short.items() if log in marks}
         if len(short) < 2:
@@ -250,7 +250,7 @@ class Audit:
         with self._database.transaction() as connection:
             of_changed = streams.of_each(connection, list(changed))
             marks = high_water_mark.marks(connection, of_changed)
-            unseen = {each.stream_id for each in shown.unseen(connection, list(changed))}
+            unseen = {each.stream_id for each in visible_positions.unseen(connection, list(changed))}
         stored = high_water_mark.readable(self._files, [each.log for each in of_changed])
         unconfirmed = []
         for stream in of_changed:

@@ -1,7 +1,7 @@
 """The state that the threads of one worker process share."""
 
 from service.publishing.confirmation import Confirmer
-from service.publishing.prepared import Prepared
+from service.publishing.prepared import PendingStep
 from service.segments.files import SegmentFiles
 from service.store.database import Database
 from service.worker.audit import Audit
@@ -21,7 +21,7 @@ class WorkerContext:
         self.confirmer = Confirmer(database, files)
         self.audit = Audit(database, files, self.confirmer, self.dispatcher.wake)
         self.ticker = Ticker(database, self.confirmer, self.audit)
-        self.drawn: dict[str, tuple[str, Prepared]] = {}
+        self.drawn: dict[str, tuple[str, PendingStep]] = {}
         """Steps whose commit failed, each with the lineage that it follows on, by promise: an id may come again."""
         self.owed: dict[str, tuple[int, int]] = {}
         """Attempts to note as soon as the database is back, by promise: position and version."""

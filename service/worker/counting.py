@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from service.streams.codec import Columns
     from service.streams.layout import RecordLayout
 
-MOST_RECORDS_AT_ONCE = 2**15
+MAX_RECORDS_AT_ONCE = 2**15
 """So many states are written while the stream's row is locked."""
 
 
 def most_records(layout: RecordLayout) -> int:
     """Return the most records of one segment."""
-    return min(layout.most_records, MOST_RECORDS_AT_ONCE) if layout.units else layout.most_records
+    return min(layout.most_records, MAX_RECORDS_AT_ONCE) if layout.units else layout.most_records
 
 
 def counted(database: Database, stream: Stream, columns: Columns) -> tuple[Columns, UnitCounts | None]:

@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_OF_SILENCE = 1.0  # of a comparison, before it is looked whether somebody still wants it
 NICENESS = 19
-MOST_SECONDS = 3600.0  # for one comparison
+MAX_SECONDS = 3600.0  # for one comparison
 GONE = "its data set was deleted"
 LONG = "it took longer than an hour; ask for fewer epsilons, runs or records"
 BROKEN = "its process ended before it was done; it may need more memory than there is"
@@ -84,7 +84,7 @@ class Explorer:
             for line in lines:
                 if stop.is_set() or not self._keeper.holds(lease):
                     return None
-                if time.monotonic() > began + MOST_SECONDS:
+                if time.monotonic() > began + MAX_SECONDS:
                     return "failed", LONG
                 with self._database.transaction() as connection:
                     report: dict[str, Any] = json.loads(line or b"{}")

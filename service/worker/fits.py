@@ -23,7 +23,7 @@ from service.learning.optimization.sums import SINGLE_THREADED
 from service.mechanisms.timing import Cost, fit_cost
 from service.privacy import randomness
 from service.privacy.accounting.composition import Slots
-from service.publishing.prepared import Prepared, prepare, unpacked
+from service.publishing.prepared import PendingStep, prepare, unpacked
 from service.segments.locating import locate, read_records
 from service.worker.fit_process import REFUSALS, Task
 from service.worker.memory_limit import memory_limit
@@ -73,7 +73,7 @@ def draw(
     state: PublicationState,
     wanted: Callable[[], bool],
     scheduler: str | None = None,
-) -> Prepared:
+) -> PendingStep:
     """Take the next step of a publication, with fresh noise.
 
     Args:
@@ -118,7 +118,7 @@ def draw_in_subprocess(
     cost: Cost,
     wanted: Callable[[], bool],
     scheduler: str | None,
-) -> Prepared:
+) -> PendingStep:
     """Take it in a process of its own."""
     publication = state.publication
     in_blocks = state.mechanism.reads_blocks(state.mechanism.reads(state.time_due()))

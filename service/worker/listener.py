@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 
-from service.store.database import Database, DatabaseUnavailable, heard
+from service.store.database import Database, DatabaseUnavailable, notifications
 
 SECONDS_TO_RECONNECT = 0.5
 
@@ -23,7 +23,7 @@ class Listener:
         while not stop.is_set():
             try:
                 with self._database.listen(*self._callbacks) as connection:
-                    for notification in heard(connection, stop):
+                    for notification in notifications(connection, stop):
                         self._callbacks[notification.channel](notification.payload)
             except DatabaseUnavailable:
                 stop.wait(SECONDS_TO_RECONNECT)

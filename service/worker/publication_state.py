@@ -10,7 +10,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.features import ReleasedMap
 from service.mechanisms.mechanism import CarriedState, Mechanism, Model, StatePart
-from service.publishing.prepared import Prepared, remembered_after, unpacked
+from service.publishing.prepared import PendingStep, remembered_after, unpacked
 from service.store import features, lineage, parked, parts, publications, releases, streams
 from service.store.database import read_together
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from service.learning.records import Records
     from service.store.features import Source
     from service.store.publications import Publication
+    from service.store.step_records import SavedState
     from service.store.streams import Stream
-    from service.store.unwritten import Memory
 
 
 @dataclass
 class PublicationState:
-    """Everything that the next step of a publication starts from: `publication`, `memory` (saved state) and `models`."""
+    """What the next step of a publication starts from: `publication`, `memory` (its saved state) and `models`."""
 
     publication: Publication
     stream: Stream
     mechanism: Mechanism
-    memory: Memory
+    memory: SavedState
     models: dict[int, Floats]
     source: Source | None = None
     """Where the publication has its features from; None: it needs none."""
@@ -76,7 +76,7 @@ class PublicationState:
                 self.hashes[version] = hashlib.sha256(content).hexdigest()
         return lineage.of(self.publication, self.memory.digest, self.hashes)
 
-    def after(self, step: Prepared) -> PublicationState:
+    def after(self, step: PendingStep) -> PublicationState:
         """Return the state once a step is parked or committed; its publication's seal is not of that state."""
         following = replace(self, models=dict(self.models), hashes=dict(self.hashes), sizes=list(self.sizes))
         following.go_on(step.following(self.publication), step)
@@ -87,8 +87,8 @@ class PublicationState:
         return (
             self.publication.state == "running"
             and (self.source is None or self.source.model is not None)
-            and len(self.sizes) < parked.MOST_WAITING
-            and sum(self.sizes) < parked.MOST_BYTES
+            and len(self.sizes) < parked.MAX_WAITING
+            and sum(self.sizes) < parked.MAX_BYTES
             and self.publication.due <= self.stream.records
             and self.stream.distrusted is None
             and self.mechanism.is_ready(self.time_due())
@@ -120,7 +120,7 @@ class PublicationState:
         start = self.publication.start
         return self.mechanism.taken_at(self.publication.due - start, self.stream.records - start)
 
-    def go_on(self, publication: Publication, step: Prepared) -> None:
+    def go_on(self, publication: Publication, step: PendingStep) -> None:
         """Go on to the state that a step leaves."""
         known = self.models | {each.version: each.parameters for each in step.releases}
         self.publication = publication

@@ -38,7 +38,7 @@ from service.publishing.commit import (
     seconds_to_write,
 )
 from service.publishing.evaluated import with_models
-from service.publishing.prepared import Prepared, halting
+from service.publishing.prepared import PendingStep, halting
 from service.segments.files import SegmentDamaged
 from service.segments.records import SegmentsMissing
 from service.store import attempts, leases, lineage, parked, publications, waits
@@ -185,11 +185,11 @@ class Publisher:
         return waits
 
     def _is_consistent(self, lease: Lease, state: PublicationState) -> bool:
-        """Whether it would go on as was reckoned with when its records were charged. If not, it does not go on."""
+        """Check stored settings, mechanism and saved state against what was reserved; halt where they differ."""
         publication = state.publication
         if of_another_guarantee(publication, state.mechanism):
             self._halt(lease, state, "its configuration is of another guarantee than was reserved for it")
-        elif not publications.as_promised(publication):
+        elif not publications.matches_promise(publication):
             self._distrust(publication, f"publication {publication.name}: it is not what was promised")
         elif not state.has_promised_features():
             self._distrust(publication, f"publication {publication.name}: its features are not what was promised")
@@ -273,7 +273,7 @@ class Publisher:
         )
         return not step.awaits and self._confirmer.can_confirm(publication.stream_id)
 
-    def _drawn(self, lease: Lease, state: PublicationState, stop: threading.Event) -> Prepared:
+    def _drawn(self, lease: Lease, state: PublicationState, stop: threading.Event) -> PendingStep:
         """Return the next step: as it was drawn already, where its commit failed; else drawn now."""
         publication, context = state.publication, self._context
         at, follows = (publication.position, publication.version), state.lineage
@@ -315,7 +315,7 @@ class Publisher:
                 return False
         return self._keeper.holds(lease) and not stop.is_set()
 
-    def _commit(self, lease: Lease, state: PublicationState, step: Prepared) -> Publication | None:
+    def _commit(self, lease: Lease, state: PublicationState, step: PendingStep) -> Publication | None:
         """Park a step, or charge and release it at once; None: the publication was stopped or went on meanwhile.
 
         The state goes on with the stream as it was then: its records may have become more.
@@ -326,7 +326,7 @@ class Publisher:
             self._ticker.publish(state.stream.id)
         return self._committed(lease, state, step)  # if that could not be published, the same bytes are tried later
 
-    def _committed(self, lease: Lease, state: PublicationState, step: Prepared) -> Publication | None:
+    def _committed(self, lease: Lease, state: PublicationState, step: PendingStep) -> Publication | None:
         publication = state.publication
         with self._database.transaction() as connection:
             seconds = seconds_to_write(step.size)
@@ -347,7 +347,7 @@ class Publisher:
             return moved
 
     def _halt(self, lease: Lease, state: PublicationState, reason: str) -> None:
-        """Check stored settings, mechanism and saved state against what was reserved; otherwise halt, and return False."""
+        """End a publication: at its tick, if it has one."""
         publication = state.publication
         if publication.publish_delay:
             if (moved := self._commit(lease, state, halting(publication, reason))) is not None:

@@ -11,9 +11,9 @@ TAKEN_AT_ONCE = 1000
 
 
 class Share:
-    """One worker's. A worker with more than its share gives streams back; one with less takes free streams.
+    """Balances streams between workers: one with more than its share gives streams back, one with less takes free ones.
 
-    A stream that nobody takes for as long as leases last is anybody's: the worker whose share it would be may fail.
+    A stream that stays free for as long as a lease lasts may be taken by any worker: the others may have failed.
     """
 
     def __init__(self, keeper: LeaseKeeper) -> None:
@@ -21,23 +21,27 @@ class Share:
         self._present: Lease | None = None
 
     def heartbeat(self, primary: int) -> None:
-        """Let other workers know that this one takes its share of a primary's streams."""
+        """Renew this worker's claim to a share of a primary's streams, by which the others count it."""
         if self._present is None or not self._keeper.holds(self._present):
             self._present = self._keeper.appear(primary)
 
     def leave(self) -> None:
-        """Let the other workers have this one's share."""
+        """Give up this worker's claim, so that the others divide its share."""
         if self._present is not None:
             self._keeper.drop(self._present)
 
     def excess(self, there: Unsealed, held: int) -> int:
-        """Return how many of the streams that this worker holds are others'."""
+        """Return how many streams this worker holds beyond its share."""
         return max(0, held - _share(there))
 
     def take(self, there: Unsealed, held: int, *, but: Sequence[int], slots: Sequence[range]) -> list[Lease]:
         """Take free streams up to this worker's share, so many at most at once, and those that nobody else takes.
 
-        but: streams that this worker is not to take. slots: of the streams to take.
+        Args:
+            there: counts of streams and sealers.
+            held: how many streams this worker holds.
+            but: ids of streams that this worker must not take.
+            slots: those of the streams to take.
         """
         room, wanted = _share(there) - held, changes.wanting_a_sealer(but=but, slots=slots)
         if there.free and room > 0:

@@ -21,9 +21,9 @@ from service.worker.audit import Audit
 
 _log = structlog.get_logger(__name__)
 
-MOST_TOGETHER = 16  # streams whose steps one transaction publishes
+MAX_TOGETHER = 16  # streams whose steps one transaction publishes
 LOOK_ANYWAY_SECONDS = 2.0  # for steps that another worker parked before it died
-MOST_FITS = 10_000  # times of fits to remember: another worker may publish the step, and nobody asks for its time
+MAX_FITS = 10_000  # times of fits to remember: another worker may publish the step, and nobody asks for its time
 
 
 class Ticker:
@@ -39,7 +39,7 @@ class Ticker:
         """Look again: a step was parked, which leaves a publication so. How long its fit took is told at its tick."""
         if fit_seconds is not None:
             self._fits[publication.promise, publication.position, publication.version] = fit_seconds
-            if len(self._fits) > MOST_FITS:
+            if len(self._fits) > MAX_FITS:
                 del self._fits[next(iter(self._fits))]
         self.ring()
 
@@ -71,8 +71,8 @@ class Ticker:
         if any(moved):
             return 0.0
         due = [each.stream_id for each in waiting if each.seconds <= 0]
-        for first in range(0, len(due), MOST_TOGETHER):
-            self._publish_each(due[first : first + MOST_TOGETHER], due)
+        for first in range(0, len(due), MAX_TOGETHER):
+            self._publish_each(due[first : first + MAX_TOGETHER], due)
         return min([LOOK_ANYWAY_SECONDS, *(each.seconds for each in waiting if each.seconds > 0)])
 
     def _take_ticks_anew(self, waiting: NextTick) -> int:

@@ -347,7 +347,7 @@ def test_data_sets_are_read_one_after_the_other(service: Service, monkeypatch):
 
 
 def test_of_two_at_the_same_moment_a_key_keeps_as_many_as_it_may(service: Service, monkeypatch):
-    monkeypatch.setattr(explorations, "MOST_DATASETS", 1)
+    monkeypatch.setattr(explorations, "MAX_DATASETS", 1)
     database = Database(service.settings.database_url)
     shape = {"records": 10, "features": 1, "classes": 2}
     with database.transaction() as connection:

@@ -168,8 +168,8 @@ def test_what_a_publication_keeps_that_ends_meanwhile_is_not_added_to_all_it_res
 
 @pytest.mark.more
 def test_of_many_ranges_and_resumptions_the_last_are_told(service: Service, database: Database, monkeypatch):
-    monkeypatch.setattr(summaries, "MOST_RANGES", 2)
-    monkeypatch.setattr(summaries, "MOST_RESUMPTIONS", 3)
+    monkeypatch.setattr(summaries, "MAX_RANGES", 2)
+    monkeypatch.setattr(summaries, "MAX_RESUMPTIONS", 3)
     expected = [make(service, database, number) for number in (4, 5)]
     for info, whole in zip(reversed(ok(service.client().get("/v1/streams"))["items"]), expected, strict=True):
         assert info["erased"] == whole["erased"] | {"ranges": whole["erased"]["ranges"][-2:]}

@@ -13,8 +13,8 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.mechanism import Charge, Model, Release, StatePart, Step
 from service.privacy.accounting.events import NoisyWeights
 from service.privacy.noise.additive import Gaussian
-from service.publishing.prepared import Prepared, halting, packed, prepare, remembered_after, unpacked
-from service.store.unwritten import Left, Memory, NewCharge
+from service.publishing.prepared import PendingStep, halting, packed, prepare, remembered_after, unpacked
+from service.store.step_records import NewCharge, SavedChange, SavedState
 from service.streams.schema import StreamSchema
 
 START = 100
@@ -22,7 +22,7 @@ PARAMETERS = np.array([[1.5, -2.0], [0.1, 3.0]])
 VALUES = {number: np.full((2, number), float(number)) for number in (3, 4, 7)}
 
 
-def made(**more: Any) -> Prepared:
+def made(**more: Any) -> PendingStep:
     """Return a step that a publication which began at record 100 prepares at its time 8."""
     schema = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
     configuration = {
@@ -77,7 +77,7 @@ def test_a_step_is_unpacked_as_it_was_packed(more):
     step = made(**more)
     assert (step.finishes, step.halts) == (more.get("finishes", False), more.get("halts"))
     again = unpacked(packed(step, {4: VALUES[4]}))
-    plain = {each.name for each in fields(Prepared)} - {"releases", "left"}
+    plain = {each.name for each in fields(PendingStep)} - {"releases", "left"}
     assert [name for name in plain if getattr(again, name) != getattr(step, name)] == []
     for one, other in zip(again.releases, step.releases, strict=True):
         assert one.parameters.tobytes() == other.parameters.tobytes()
@@ -88,13 +88,13 @@ def test_a_step_is_unpacked_as_it_was_packed(more):
     }, "the others are stored already"
 
 
-def left(*numbers: int, digest: str | None, **new: float) -> Prepared:
+def left(*numbers: int, digest: str | None, **new: float) -> PendingStep:
     parts = {int(name[1:]): np.full(1, value) for name, value in new.items()}
-    return Prepared(most=Fraction(1), left=Left(numbers=numbers, new=parts, digest=digest))
+    return PendingStep(most=Fraction(1), left=SavedChange(numbers=numbers, new=parts, digest=digest))
 
 
 def test_each_step_goes_on_from_what_the_one_before_it_left():
-    memory = Memory(parts={1: np.zeros(1), 2: np.full(1, 2.0)}, digest="a")
+    memory = SavedState(parts={1: np.zeros(1), 2: np.full(1, 2.0)}, digest="a")
     steps = [
         left(2, 3, digest="b", _3=3.0),
         left(digest=None),  # it remembers nothing of its own
@@ -109,7 +109,7 @@ def test_each_step_goes_on_from_what_the_one_before_it_left():
 
 def test_the_end_of_a_publication_moves_nothing_else_of_it():
     end = halting(SimpleNamespace(position=4, due=9, chain=[2, 3]), "for a test")
-    assert end == Prepared(most=Fraction(0), position=4, due=9, chain=(2, 3), halts="for a test")
+    assert end == PendingStep(most=Fraction(0), position=4, due=9, chain=(2, 3), halts="for a test")
 
 
 def test_the_latest_version_is_that_of_the_newest_model():

@@ -199,7 +199,10 @@ def test_while_something_is_known_against_it_nothing_is_compared(bench: Bench):
         return bench.ask(answerer, share(2))[0].measured
 
     other = now.obligations | {"charging": {"when": "release"}}
-    forged = {"obligations": other, "obligations_digest": publications.owed(replace(now, obligations=other))}
+    forged = {
+        "obligations": other,
+        "obligations_digest": publications.obligations_digest(replace(now, obligations=other)),
+    }
     true = {"obligations": now.obligations, "obligations_digest": now.obligations_digest}
     assert compares(tables.streams, False, distrusted=None)
     for table, wrong, right in (

@@ -243,7 +243,7 @@ def test_the_records_of_those_that_nobody_asked_for_longest_are_forgotten(
     bench: Bench, settings: Settings, database: Database, monkeypatch
 ):
     answerer, other = bench.another(), with_records(make_bench(settings, database))
-    monkeypatch.setattr(answering, "MOST_CELLS", bench.now().owes.cells)
+    monkeypatch.setattr(answering, "MAX_CELLS", bench.now().owes.cells)
     bench.ask(answerer, share(2))
     other.ask(answerer, share(2))
     states = [answerer._held[each.now().promise].state for each in (bench, other)]

@@ -53,7 +53,7 @@ def test_a_group_factor_of_independent_noise_is_found(bench):
     forged = now.obligations | {"unit": unit | {"factor": str(Fraction(unit["factor"]) - 1)}}
     with bench.database.engine.connect() as connection, connection.begin() as transaction:
         which = tables.publications.c.id == now.id
-        digest = publications.owed(replace(now, obligations=forged))
+        digest = publications.obligations_digest(replace(now, obligations=forged))
         connection.execute(
             update(tables.publications).where(which).values(obligations=forged, obligations_digest=digest)
         )

@@ -138,7 +138,7 @@ def test_who_checks_a_file_reads_it_again_though_nobody_has_touched_it(tmp_path:
 
 def test_files_that_were_read_are_not_remembered_for_ever(tmp_path: Path, monkeypatch):
     """Another worker deletes them: who only reads would remember more and more that are gone."""
-    monkeypatch.setattr(segment_files, "MOST_CHECKED", 3)
+    monkeypatch.setattr(segment_files, "MAX_CHECKED", 3)
     files, hashed = SegmentFiles(tmp_path), []
     real = hashlib.file_digest
     monkeypatch.setattr(hashlib, "file_digest", lambda *given: (hashed.append(given), real(*given))[1])

@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 
 from service.embedded import Servers, postgres
 from service.store import streams, tables
-from service.store.database import Database, DatabaseReadOnly, DatabaseUnavailable, DatabaseUnsuitable, heard
+from service.store.database import Database, DatabaseReadOnly, DatabaseUnavailable, DatabaseUnsuitable, notifications
 from service.store.refusals import refusal
 from tests.conftest import World, unique, wait_until
 from tests.databases import _superuser
@@ -241,7 +241,7 @@ def test_whoever_listens_listens_anew_once_the_database_took_no_writes(world):
             connection.execute(text("SET TRANSACTION READ ONLY"))
             connection.execute(text("UPDATE streams SET name = name"))
         with pytest.raises(DatabaseReadOnly):
-            next(heard(listening, stop))
+            next(notifications(listening, stop))
     database.close()
 
 
@@ -315,7 +315,7 @@ def test_a_pooler_of_sessions_is_as_good_as_the_server(cluster: Cluster):
             for _ in range(9):  # from the sixth on the driver sends the name of a prepared statement
                 with database.transaction() as connection:
                     connection.execute(text("SELECT pg_notify('one', :payload)"), {"payload": "here"})
-            for notice in heard(listening, stop):
+            for notice in notifications(listening, stop):
                 assert notice.payload == "here"
                 stop.set()
         with database.transaction() as connection:

@@ -9,7 +9,15 @@ import psycopg
 import pytest
 from sqlalchemy import LargeBinary, bindparam, event, func, literal, select, text
 
-from service.store.database import Database, DatabaseUnavailable, heard, notify, pipelined, read_together, within
+from service.store.database import (
+    Database,
+    DatabaseUnavailable,
+    notifications,
+    notify,
+    pipelined,
+    read_together,
+    within,
+)
 from service.store.tables import streams
 from tests.conftest import HANG_SECONDS, wait_until
 
@@ -59,7 +67,7 @@ def test_a_connection_that_is_cut_is_told_and_replaced(world, database):
         assert read_together(connection, (select(streams), {})) == [[]]
 
 
-@pytest.mark.parametrize("use", [Database.transaction, Database.look])
+@pytest.mark.parametrize("use", [Database.transaction, Database.rolled_back])
 def test_a_connection_that_is_cut_when_it_was_just_made_is_told(world, database, use):
     other = Database(world.settings.database_url)
 
@@ -131,7 +139,7 @@ def test_all_that_is_notified_is_heard_until_the_listener_is_to_stop(world):
         for number in range(3):
             with database.transaction() as connection:
                 notify(connection, ("one", "another")[number % 2], str(number))
-        for notice in heard(listening, stop):
+        for notice in notifications(listening, stop):
             payloads.append((notice.channel, notice.payload))
             if len(payloads) == 3:
                 stop.set()
@@ -144,7 +152,7 @@ def test_a_listener_that_was_cut_says_so(world):
     with pytest.raises(DatabaseUnavailable), database.listen("one") as listening:
         with database.transaction() as connection:
             connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": listening.info.backend_pid})
-        list(heard(listening, threading.Event()))
+        list(notifications(listening, threading.Event()))
     database.close()
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from service.store import charges, digests, lineage, publications, releases, segments, streams
 from service.store.publications import Publication
 from service.store.segments import Segment
+from service.store.step_records import remembered
 from service.store.streams import Stream
-from service.store.unwritten import remembered
 
 
 def test_it_is_the_sha256_of_the_rfc_8785_form():
@@ -122,12 +122,12 @@ def test_each_part_of_a_publications_promise_is_in_its_digest(name):
 
 @pytest.mark.parametrize("name", LEFT)
 def test_each_part_of_how_a_publication_is_left_is_in_its_seal(name):
-    assert publications.sealed(PUBLICATION) != publications.sealed(changed(PUBLICATION, name))
+    assert publications.state_digest(PUBLICATION) != publications.state_digest(changed(PUBLICATION, name))
 
 
 @pytest.mark.parametrize("name", OWED)
 def test_obligations_and_the_promise_are_in_their_digest(name):
-    assert publications.owed(PUBLICATION) != publications.owed(changed(PUBLICATION, name))
+    assert publications.obligations_digest(PUBLICATION) != publications.obligations_digest(changed(PUBLICATION, name))
 
 
 def test_every_column_of_a_publication_is_promised_or_sealed_or_said_elsewhere():

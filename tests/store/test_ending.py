@@ -25,8 +25,8 @@ from service.store import (
     waits,
 )
 from service.store.parked import Parked
+from service.store.step_records import SavedChange
 from service.store.streams import Confirmed, SecretLost
-from service.store.unwritten import Left
 from tests.store.test_spending import connection, described  # noqa: F401
 
 RECORD = 3
@@ -34,7 +34,7 @@ RECORD = 3
 
 def remember(connection: Connection, publication: publications.Publication) -> None:
     """Write down something of everything that the next step may need."""
-    parts.keep(connection, publication.id, Left(numbers=(1,), new={1: np.zeros(2)}, digest="0" * 64))
+    parts.keep(connection, publication.id, SavedChange(numbers=(1,), new={1: np.zeros(2)}, digest="0" * 64))
     labels.ask(connection, publication, [RECORD], [], seconds=60, charge=0)
     assert labels.answer(connection, publication.id, publication.name, RECORD, 1)
     assert not attempts.note(connection, publication.id, 0, 0), "it is the first one of this publication"
@@ -62,7 +62,7 @@ def test_what_another_publication_remembers_stays(connection: Connection):
     assert [segments.erased(connection, each, 0, 10) for each in (1, 2)] == [[(0, 10)], []]
     answers = [labels.answers(connection, each.id, 0, 10) for each in (ends, stays)]
     assert answers == [[], [(RECORD, 1)]]
-    parts.keep(connection, ends.id, Left(numbers=(2,), new={2: np.zeros(2)}, digest="1" * 64))
+    parts.keep(connection, ends.id, SavedChange(numbers=(2,), new={2: np.zeros(2)}, digest="1" * 64))
     assert [*parts.load(connection, ends.id).parts] == [2]
     open_entry(connection, ends).end("stopped")
     for table in (
@@ -109,7 +109,7 @@ def test_what_is_published_on_a_stream_changes_no_other(connection: Connection):
     goes_on, stays = two(connection)
     one, other = streams.get(connection, 1), streams.get(connection, 2)
     assert [each.promise for each in (one, other)] == [streams.promised(each) for each in (one, other)]
-    assert all(map(publications.as_promised, (goes_on, publications.get(connection, stays.id))))
+    assert all(map(publications.matches_promise, (goes_on, publications.get(connection, stays.id))))
     streams.move(connection, replace(one, charges=3, head="h"))
     publications.move(connection, replace(goes_on, position=4, due=9))
     assert (streams.get(connection, 2), publications.get(connection, stays.id)) == (other, stays)
@@ -123,7 +123,7 @@ def test_what_is_remembered_is_of_one_publication(connection: Connection):
     every = two(connection)
     for each in every:
         remember(connection, each)
-        parts.keep(connection, each.id, Left(numbers=(), new={}, digest=each.name))
+        parts.keep(connection, each.id, SavedChange(numbers=(), new={}, digest=each.name))
     assert [parts.load(connection, each.id).digest for each in every] == [each.name for each in every]
     assert [[step.publication_id for step in parked.of_publication(connection, each.id)] for each in every] == [
         [1],

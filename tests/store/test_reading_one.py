@@ -24,9 +24,9 @@ from service.store import (
     publications,
     releases,
     segments,
-    shown,
     streams,
     tables,
+    visible_positions,
 )
 from service.store.publications import Publication
 from tests.store.test_spending import connection, described  # noqa: F401
@@ -97,8 +97,9 @@ def release(
 
 def stop(connection: Connection, publication: Publication) -> None:
     stopped = replace(publication, state="stopped", reason="somebody did")
-    publications.mark_ended(connection, replace(stopped, seal=publications.sealed(stopped)))
-    shown.show(connection, [unseen for unseen in shown.unseen(connection, [stopped.stream_id]) if unseen.has_ended])
+    publications.mark_ended(connection, replace(stopped, seal=publications.state_digest(stopped)))
+    pending = visible_positions.unseen(connection, [stopped.stream_id])
+    visible_positions.show(connection, [change for change in pending if change.has_ended])
 
 
 def versions(page: list[releases.ReleaseInfo]) -> list[int]:
@@ -208,7 +209,7 @@ def test_steps_at_a_tick_come_in_the_order_in_which_they_became_due(connection: 
 
     assert (due(), due(limit=1)) == ([counts.id, fits.id], [counts.id])
     for most in (7, 3):
-        monkeypatch.setattr(parked, "MOST_BYTES", most)
+        monkeypatch.setattr(parked, "MAX_BYTES", most)
         assert due() == [counts.id], "no more than fits into one transaction, but one in any case"
 
 
@@ -251,7 +252,7 @@ def test_what_was_found_is_of_one_comparison(connection: Connection):
 
 
 def test_old_comparisons_go_with_a_new_one_of_the_same_key_alone(connection: Connection, monkeypatch):
-    monkeypatch.setattr(explorations, "MOST_KEPT", 2)
+    monkeypatch.setattr(explorations, "MAX_KEPT", 2)
     one, other = (keys.make(connection, name=name, scopes=[], streams=None)[0].id for name in ("one", "other"))
 
     def ended(key: int) -> int:

@@ -22,7 +22,7 @@ from service.store import publications, streams, tables
 from service.store.database import Database
 from service.store.publications import NewPublication
 from service.store.rows import Rows
-from service.store.unwritten import NewCharge
+from service.store.step_records import NewCharge
 from tests.conftest import World
 
 RECORDS = 150
@@ -157,7 +157,7 @@ def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
         cell = record // grain * grain
         assert outlined[record] == composition.worst(committed[cell : cell + grain])
     drawn = spending.OUTLINES[slots]
-    assert connection.execute(select(func.count()).select_from(drawn)).scalar_one() <= spending.MOST_RANGES
+    assert connection.execute(select(func.count()).select_from(drawn)).scalar_one() <= spending.MAX_RANGES
     assert connection.execute(select(func.count()).select_from(tables.spent)).scalar_one() <= RECORDS * len(of_stream)
     for start in RANDOM.sample(range(RECORDS), 10):
         part = "rho" if stream.budget.in_rho else "epsilon"
@@ -192,15 +192,15 @@ def check_both(connection: Connection) -> None:
 @pytest.mark.parametrize(
     ("most", "epsilon", "accounting"),
     [
-        pytest.param(spending.MOST_RANGES, 2, "basic", id="fine"),
+        pytest.param(spending.MAX_RANGES, 2, "basic", id="fine"),
         pytest.param(16, 2, "basic", id="coarse"),
-        pytest.param(spending.MOST_RANGES, 5, "zcdp", id="in rho"),
+        pytest.param(spending.MAX_RANGES, 5, "zcdp", id="in rho"),
     ],
 )
 def test_every_sum_is_that_of_all_charges_record_by_record(
     connection: Connection, monkeypatch, most, epsilon, accounting, kinds
 ):
-    monkeypatch.setattr(spending, "MOST_RANGES", most)
+    monkeypatch.setattr(spending, "MAX_RANGES", most)
     schema = {} if len(kinds) == 1 else {"evaluation": {"every": 7}}
     streams.create(
         connection,
@@ -247,7 +247,7 @@ def test_every_sum_is_that_of_all_charges_record_by_record(
 
 
 def test_more_ranges_than_anybody_reads_are_told_as_at_most(connection: Connection, monkeypatch):
-    monkeypatch.setattr(spending, "MOST_RANGES", 16)
+    monkeypatch.setattr(spending, "MAX_RANGES", 16)
     streams.create(connection, name="s", log="s", schema={}, retention="keep", epsilon=Decimal(2), delta=Decimal(0))
     publication = make(connection, "p")
     for record in range(0, RECORDS, 2):
@@ -347,7 +347,9 @@ def test_verify_finds_charges_that_are_counted_on_slots_of_the_other_kind(connec
     owes = replace(publication.owes, slots=Slots.EVALUATION)
     changed = replace(publication, obligations=owes.to_json())
     connection.execute(
-        update(tables.publications).values(obligations=owes.to_json(), obligations_digest=publications.owed(changed))
+        update(tables.publications).values(
+            obligations=owes.to_json(), obligations_digest=publications.obligations_digest(changed)
+        )
     )
     findings = verify(connection, isolated=False).findings
     assert "publication p: its charges are counted on slots that it does not read (stream s)" in findings
@@ -375,7 +377,10 @@ def test_verify_finds_draws_that_add_too_much_to_a_budget_in_rho(connection: Con
         owes = replace(publication.owes, draws=draws).to_json()
         changed = replace(publication, obligations=owes, state=state, worst_amount=Decimal(worst_amount))
         columns = {name: getattr(changed, name) for name in ("obligations", "state", "worst_amount")}
-        digests = {"obligations_digest": publications.owed(changed), "seal": publications.sealed(changed)}
+        digests = {
+            "obligations_digest": publications.obligations_digest(changed),
+            "seal": publications.state_digest(changed),
+        }
         connection.execute(update(tables.publications).values(columns | digests))
         connection.execute(update(tables.shown).values(state=state))
         assert [each for each in verify(connection, isolated=False).findings if "draws" in each] == expected

@@ -17,7 +17,7 @@ from service.ledger.errors import BudgetExceeded
 from service.ledger.verify import verify
 from service.privacy.accounting.composition import PrivacyLoss
 from service.publishing import confirmation
-from service.store import charges, erasing, leases, newest, publications, releases, shown, streams, tables
+from service.store import charges, erasing, leases, newest, publications, releases, streams, tables, visible_positions
 from service.store.database import Database, DatabaseUnsuitable
 from service.worker import fits
 from tests.conftest import ADMIN_KEY, join, serving, wait_until
@@ -245,16 +245,16 @@ def test_what_is_committed_while_a_stream_is_confirmed_is_not_seen_with_it(bench
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=6))
     crash_before_the_mark(bench, monkeypatch)
-    real = shown.needed
+    real = visible_positions.needed
 
     def meanwhile(*args: Any) -> tuple[Any, ...]:
-        monkeypatch.setattr(shown, "needed", real)
+        monkeypatch.setattr(visible_positions, "needed", real)
         with bench.database.transaction() as connection:
             connection.execute(update(tables.streams).values(records=10))
         crash_before_the_mark(bench, monkeypatch)
         return real(*args)
 
-    monkeypatch.setattr(shown, "needed", meanwhile)
+    monkeypatch.setattr(visible_positions, "needed", meanwhile)
     bench.context().confirmer.confirm(1)
     assert (sums(bench)[0], bench.now().position) == (6, 10)
 

@@ -110,7 +110,7 @@ def test_a_waiting_publisher_gets_what_a_wake_shows_and_ends_when_it_is_closed(d
 
 def take(bench: Bench, step: DueStep) -> leases.Lease | None:
     resource = leases.publication(step.id)
-    with bench.database.look() as connection:
+    with bench.database.rolled_back() as connection:
         return leases.take(connection, resource, owner="late", seconds=60, among=untaken(step))
 
 

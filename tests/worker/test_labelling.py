@@ -248,7 +248,7 @@ def test_whose_mechanism_charges_otherwise_than_it_owes_goes_no_further(bench: B
     with bench.database.transaction() as connection:
         owed = bench.now().obligations | {"charging": {"when": "release"}}
         connection.execute(update(tables.publications).values(obligations=owed))
-        digest = publications.owed(publications.get(connection, bench.identity))
+        digest = publications.obligations_digest(publications.get(connection, bench.identity))
         connection.execute(update(tables.publications).values(obligations_digest=digest))
     assert findings(bench) == []
     assert bench.publisher().step(threading.Event())

@@ -23,7 +23,7 @@ def seen(bench: Bench) -> newest.Newest:
 
 def look(bench: Bench) -> Look:
     known = seen(bench)
-    with bench.database.look() as connection:
+    with bench.database.rolled_back() as connection:
         return newest.look(connection, known)
 
 
@@ -79,13 +79,13 @@ def test_a_step_that_is_being_parked_makes_the_look_hold_for_nobody_else(bench: 
 def test_a_look_at_a_publication_that_is_not_the_same_any_more_finds_nothing(bench: Bench):
     known = seen(bench)
     assert known.publish_delay == TICK == Decimal(str(TICKS["publish_delay"]))
-    with bench.database.look() as connection:
+    with bench.database.rolled_back() as connection:
         assert newest.look(connection, known._replace(promise="another")) is None
 
 
 @pytest.mark.parametrize("bench", [SLOW], indirect=True)
 def test_a_look_waits_for_nobody_and_leaves_no_lock_nor_keeps_it_for_ever(bench: Bench):
-    with bench.database.look() as reading:
+    with bench.database.rolled_back() as reading:
         assert newest.look(reading, seen(bench)).seconds > 0
         assert reading.execute(text("SHOW transaction_timeout")).scalar_one() == "20s"
     with bench.database.transaction() as connection:

@@ -388,7 +388,7 @@ def test_a_step_that_follows_on_a_lost_one_is_drawn_anew(bench: Bench, monkeypat
 
 @with_ticks
 def test_no_more_waits_than_a_worker_can_keep_in_mind(bench: Bench, monkeypatch):
-    monkeypatch.setattr(parked, "MOST_WAITING", 2)
+    monkeypatch.setattr(parked, "MAX_WAITING", 2)
     park_all(bench)
     assert len(waiting(bench)) == 2
     come(bench)

@@ -42,7 +42,7 @@ def add_stream(bench: Bench) -> int:
 @pytest.mark.parametrize("most", [16, 1])
 def test_each_of_several_streams_is_published_and_confirmed_at_its_tick(bench: Bench, monkeypatch, most):
     """Also where they are more than one transaction takes."""
-    monkeypatch.setattr(ticker, "MOST_TOGETHER", most)
+    monkeypatch.setattr(ticker, "MAX_TOGETHER", most)
     other = add_stream(bench)
     publisher = park_all(bench)
     come(bench)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from service.ledger import spending
-from service.store import shown
+from service.store import visible_positions
 from tests.conftest import ADMIN_KEY, serving
 from tests.worker.published import Bench
 from tests.worker.test_confirmation import crash_before_the_mark
@@ -63,5 +63,5 @@ def test_what_is_shown_of_a_publication_never_falls(bench: Bench):
     for older in ({"worst_amount": now.worst_amount / 2}, {"position": now.position - 1, "due": now.due - 1}):
         late = {"stream_id": now.stream_id, "publication_id": now.id, "worst_record": 0} | at | older
         with bench.database.transaction() as connection:
-            shown.show(connection, [shown.Unseen(**late)])
+            visible_positions.show(connection, [visible_positions.PendingVisibility(**late)])
         assert bench.now() == now

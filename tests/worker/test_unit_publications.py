@@ -186,7 +186,7 @@ def test_a_factor_that_somebody_changed_is_found(bench: Bench):
         with bench.database.engine.connect() as connection, connection.begin() as transaction:
             connection.execute(update(tables.publications).values(obligations=forged))
             changed = publications.get(connection, now.id)
-            digest = publications.owed(changed)
+            digest = publications.obligations_digest(changed)
             connection.execute(update(tables.publications).values(obligations_digest=digest))
             broken = verify(connection, isolated=False).findings
             transaction.rollback()

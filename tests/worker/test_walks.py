@@ -293,7 +293,7 @@ def test_the_trouble_of_one_stream_holds_up_no_other_and_nobody_waits_for_each_o
 
     monkeypatch.setattr(confirmer, "_confirm", confirm)
     for most, expected in ((50, [[1, other], [1], [other]]), (1, [[1], [1], [other]])):
-        monkeypatch.setattr(confirmation, "MOST_TOGETHER", most)
+        monkeypatch.setattr(confirmation, "MAX_TOGETHER", most)
         confirmer.confirm_each([other, 1])
         assert together == expected, "always in the order of their ids"
         together.clear()

@@ -41,7 +41,7 @@ class Erased(BaseModel):
 
     records: int
     waiting: int
-    ranges: list[Range] = Field(description=f"At most the last {summaries.MOST_RANGES}")
+    ranges: list[Range] = Field(description=f"At most the last {summaries.MAX_RANGES}")
 
 
 class Need(BaseModel):

@@ -19,9 +19,9 @@ def of_publication(publication: Publication) -> Iterator[str]:
     where = f"publication {publication.name}"
     if publications.promised(publication) != publication.promise:
         yield f"{where}: what it promises, its settings or its stream's, is not what its digest is of"
-    if publications.owed(publication) != publication.obligations_digest:
+    if publications.obligations_digest(publication) != publication.obligations_digest:
         yield f"{where}: its obligations are not what their digest is of"
-    if not publications.as_left(publication):
+    if not publications.is_untampered(publication):
         yield f"{where}: it is not as it was left"
     if publication.publish_delay != _delay(publication):
         yield f"{where}: its publish_delay is not the one that it was made with"

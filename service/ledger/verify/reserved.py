@@ -22,7 +22,7 @@ def within_budget(rows: Rows, stream: Stream, publications: Sequence[Publication
     every = spending.changes(rows, [each.id for each in of_kind])
     drawn: list[spending.Stretch] = []
     grain = 1
-    room = 4 * spending.MOST_RANGES
+    room = 4 * spending.MAX_RANGES
     for each in composition.add_up([spending.component_of(publication) for publication in of_kind], every):
         if each.end is not None and each.spent != composition.PrivacyLoss():
             drawn.append((each.start, each.end, each.spent))

@@ -143,7 +143,7 @@ def an_end_that_mends_a_seal() -> None:
     """An attacker who changed a publication has it sealed anew by stopping it."""
     from service.ledger import ending
 
-    rewrite(ending.end, ("if publications.as_left(publication):", "if True:"))
+    rewrite(ending.end, ("if publications.is_untampered(publication):", "if True:"))
 
 
 @bug(

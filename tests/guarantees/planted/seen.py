@@ -84,11 +84,11 @@ def a_clock_that_goes_back() -> None:
     """A late confirmer shows an older position."""
     from sqlalchemy import bindparam, update
 
-    from service.store import shown
+    from service.store import visible_positions
 
-    columns = {name: bindparam(f"new_{name}") for name in shown.Unseen._fields[2:]}
-    mine = shown.shown.c.publication_id == bindparam("new_publication_id")
-    shown._SHOW = update(shown.shown).where(mine).values(columns)
+    columns = {name: bindparam(f"new_{name}") for name in visible_positions.PendingVisibility._fields[2:]}
+    mine = visible_positions.shown.c.publication_id == bindparam("new_publication_id")
+    visible_positions._SHOW = update(visible_positions.shown).where(mine).values(columns)
 
 
 @bug(f"{_CONFIRMATION}::test_another_history_of_the_same_length_is_told_apart_by_its_hashes")

@@ -56,17 +56,17 @@ def segments_that_come_and_go_unsummed() -> None:
 @bug(f"{_DIGESTS}::test_each_part_of_what_is_remembered_is_in_its_digest[terms]")
 def memory_without_the_terms_of_the_next_step() -> None:
     """An upgrade goes on with other noise."""
-    from service.store import unwritten
+    from service.store import step_records
 
-    rewrite(unwritten.remembered, ('"terms": terms', '"terms": None'))
+    rewrite(step_records.remembered, ('"terms": terms', '"terms": None'))
 
 
 @bug(f"{_DIGESTS}::test_each_part_of_what_is_remembered_is_in_its_digest[number]")
 def memory_without_its_numbers() -> None:
     """Noise of one step is taken for that of another."""
-    from service.store import unwritten
+    from service.store import step_records
 
-    rewrite(unwritten.remembered, ("[number, list(", "[list("))
+    rewrite(step_records.remembered, ("[number, list(", "[list("))
 
 
 @bug("tests/worker/test_memory.py::test_a_publication_whose_memory_is_lost_halts_and_one_that_ends_forgets")

@@ -56,7 +56,7 @@ def more_than_was_reserved() -> None:
     rewrite(
         Publisher._is_consistent,
         ("of_another_guarantee(publication, state.mechanism)", "False"),
-        ("not publications.as_promised(publication)", "False"),
+        ("not publications.matches_promise(publication)", "False"),
     )
 
 
@@ -139,7 +139,7 @@ def a_clock_that_was_set_back() -> None:
     """The same records are fitted, released and charged again."""
     from service.publishing import commit
 
-    rewrite(commit.check, ("not publications.as_left(entry.publication)", "False"))
+    rewrite(commit.check, ("not publications.is_untampered(entry.publication)", "False"))
 
 
 @bug("tests/worker/test_labelling.py::test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it")

@@ -1,6 +1,6 @@
-"""A step's part of the record, before it is written there, and JSON as the columns of tables hold it.
+"""The charges, releases and saved state of one step, before they are stored; and JSON as columns of tables hold it.
 
-Nothing here knows a database, so that a fit's own process, which makes such a step, loads no library of one.
+Nothing here imports a library of a database: the process of a fit, which makes such a step, loads none.
 """
 
 import hashlib
@@ -44,31 +44,31 @@ class NewRelease:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Parts by their numbers, in the order of these, and the digest with which they were left; None: there is none."""
+class SavedState:
+    """Saved state of a publication: parts by number, in order, and their digest as stored; None where there is none."""
 
     parts: Mapping[int, Values]
     digest: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
-    """The memory that a step leaves: the numbers of all parts, those parts that may be new, and all parts' digest."""
+class SavedChange:
+    """The saved state after a step: numbers of all its parts, the parts that may be new, and the digest of all."""
 
     numbers: tuple[int, ...]
     new: Mapping[int, Values]
     digest: str | None
 
 
-def remembered(vectors: Mapping[int, Values], terms: Mapping[str, Any] | None) -> Memory:
-    """These parts, with the digest of them and of the terms, public and as JSON, on which the next step goes on."""
+def remembered(vectors: Mapping[int, Values], terms: Mapping[str, Any] | None) -> SavedState:
+    """Return saved state of these parts, with their digest. terms: of the next step, public, as JSON; also hashed."""
     if not vectors:
-        return Memory(parts={}, digest=None)
+        return SavedState(parts={}, digest=None)
     content = [
         [number, list(values.shape), hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()]
         for number, values in vectors.items()
     ]
-    return Memory(parts=vectors, digest=digests.of({"terms": terms, "parts": content}))
+    return SavedState(parts=vectors, digest=digests.of({"terms": terms, "parts": content}))
 
 
 def to_json(value: Any) -> str:

@@ -33,8 +33,8 @@ _CHANGES = ("position", "due", "worst_amount", "state")
 _NEVER_FALL = ("position", "worst_amount")
 
 
-class Unseen(NamedTuple):
-    """The part of a publication that is committed and not shown yet."""
+class PendingVisibility(NamedTuple):
+    """Position, worst charge and state of a publication that are committed and not visible yet."""
 
     stream_id: int
     publication_id: int
@@ -50,23 +50,25 @@ class Unseen(NamedTuple):
         return self.state != "running"
 
 
-def unseen(connection: Connection, identities: Sequence[int]) -> list[Unseen]:
-    """Return what of these streams' publications is committed and not shown."""
+def unseen(connection: Connection, identities: Sequence[int]) -> list[PendingVisibility]:
+    """Return which publications of these streams have committed changes that are not visible yet."""
     return of_rows(read(connection, *needed(identities)))
 
 
 def needed(identities: Sequence[int]) -> tuple[Select[Any], dict[str, Any]]:
-    """Return what is to be read for `of_rows`."""
+    """Return the query whose rows `of_rows` parses, with its values."""
     return _UNSEEN, {"streams": list(identities)}
 
 
-def of_rows(rows: Sequence[Any]) -> list[Unseen]:
-    """Return what is committed and not shown, of what was `needed`."""
-    return [Unseen(*row) for row in rows]
+def of_rows(rows: Sequence[Any]) -> list[PendingVisibility]:
+    """Return committed changes that are not visible yet, of the rows of the query of `needed`."""
+    return [PendingVisibility(*row) for row in rows]
 
 
 _UNSEEN = (
-    select(publications.c.stream_id, publications.c.id, *(publications.c[name] for name in Unseen._fields[2:]))
+    select(
+        publications.c.stream_id, publications.c.id, *(publications.c[name] for name in PendingVisibility._fields[2:])
+    )
     .join(shown, shown.c.publication_id == publications.c.id)
     .where(
         or_(*(publications.c[name] != shown.c[name] for name in _CHANGES)),
@@ -75,7 +77,7 @@ _UNSEEN = (
 )
 
 
-def show(connection: Connection, seen: list[Unseen]) -> None:
+def show(connection: Connection, seen: list[PendingVisibility]) -> None:
     """Show what was `unseen` when the stream was confirmed; who is late with an older state changes nothing."""
     if seen:
         write(connection, _SHOW, *({f"new_{name}": value for name, value in each._asdict().items()} for each in seen))
@@ -88,7 +90,7 @@ _SHOW = (
         *(shown.c[name] <= bindparam(f"new_{name}") for name in _NEVER_FALL),
         or_(shown.c.state == "running", shown.c.state == bindparam("new_state")),
     )
-    .values({name: bindparam(f"new_{name}") for name in Unseen._fields[2:]})
+    .values({name: bindparam(f"new_{name}") for name in PendingVisibility._fields[2:]})
 )
 
 
@@ -99,5 +101,5 @@ def begin(connection: Connection, publication: int, *, due: int) -> None:
 
 
 def columns() -> list[ColumnElement[object]]:
-    """Return what is shown, as `visible_…`, for a query of publications."""
-    return [shown.c[name].label(f"visible_{name}") for name in Unseen._fields[2:]]
+    """Return the visible columns, labelled `visible_…`, for a query of publications."""
+    return [shown.c[name].label(f"visible_{name}") for name in PendingVisibility._fields[2:]]
