@@ -172,12 +172,12 @@ class Answerer:
             new = _Held(identity=publication.id, promise=publication.promise, cells=cells)
             held = self._held.setdefault(publication.promise, new)
             self._held.move_to_end(publication.promise)
-            held_cells = sum(each.cells for each in self._held.values() if each.state is not None or each is held)
-            for each in list(self._held.values()):
-                if held_cells > MAX_CELLS and each is not held and each.state and each.lock.acquire(blocking=False):
-                    each.forget_records()
-                    each.lock.release()
-                    held_cells -= each.cells
+            held_cells = sum(other.cells for other in self._held.values() if other.state is not None or other is held)
+            for other in list(self._held.values()):
+                if held_cells > MAX_CELLS and other is not held and other.state and other.lock.acquire(blocking=False):
+                    other.forget_records()
+                    other.lock.release()
+                    held_cells -= other.cells
             return held
 
     def _look(self, held: _Held) -> None:

@@ -85,5 +85,5 @@ def part_of(located: Located, start: int, stop: int) -> Located:
         position += high - low
     start, stop = located.start + start, located.start + stop
     erased = tuple((max(low, start), min(high, stop)) for low, high in located.erased if low < stop and high > start)
-    answers = located.answers and tuple(each for each in located.answers if start <= each[0] < stop)
+    answers = located.answers and tuple(answer for answer in located.answers if start <= answer[0] < stop)
     return replace(located, start=start, stop=stop, files=tuple(files), erased=erased, answers=answers)

@@ -236,7 +236,7 @@ class SegmentObjects(SegmentFiles):
                 status = path.stat()
                 copies.append((status.st_mtime, status.st_size, path))
         left, oldest = sum(size for _, size, _ in copies) + room, time.time() - COPY_SECONDS
-        for written, size, path in sorted(copies, key=lambda each: each[0]):
+        for written, size, path in sorted(copies, key=lambda copy: copy[0]):
             if written > oldest and left <= self.most_bytes:
                 return
             path.unlink(missing_ok=True)
@@ -251,7 +251,7 @@ class SegmentObjects(SegmentFiles):
 
         with _errors():
             objects = _patiently(lambda: obstore.list(self._store, f"{folder}/").collect())
-        return {str(each["path"]).rpartition("/")[2] for each in objects}
+        return {str(item["path"]).rpartition("/")[2] for item in objects}
 
     def _create(self, path: str, content: bytes) -> bool:
         """Return whether there was no such object."""

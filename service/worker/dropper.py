@@ -29,10 +29,13 @@ class Dropper:
                 connection,
                 lease,
                 stream,
-                lambda each: each.start + needs(stream.schema, each.configuration, each.start, each.position),
+                lambda publication: (
+                    publication.start
+                    + needs(stream.schema, publication.configuration, publication.start, publication.position)
+                ),
             )
-        for each in gone:
-            self._files.delete(stream.log, each.file)
+        for segment in gone:
+            self._files.delete(stream.log, segment.file)
         if gone:
             _log.info("dropped_unneeded", stream=stream.name, start=gone[0].start, end=gone[-1].stop, needed=needed)
 

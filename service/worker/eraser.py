@@ -45,7 +45,7 @@ class Eraser:
         touched = dict[int, Segment]()
         with self._database.transaction() as connection:
             for _, start, stop in waiting:
-                touched |= {each.start: each for each in segments.holding(connection, stream.id, start, stop)}
+                touched |= {segment.start: segment for segment in segments.holding(connection, stream.id, start, stop)}
         for old in touched.values():
             columns, there = self._files.read(stream.log, old.file, old.sha256, 0, old.stop - old.start), False
             for _, start, stop in waiting:
