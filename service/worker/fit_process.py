@@ -139,7 +139,8 @@ def _taken(task: Task, chain: Sequence[CarriedState], connection: Connection) ->
         return DaskBlocks(files=files, locate_range=where, mapped=mapped, scheduler=task.scheduler, note=note)
 
     reading = released.reading(schema, read) if released else read
-    step = mechanism.with_blocks(blocks).step(task.time, chain, task.next_version, reading)
+    mechanism = mechanism.with_blocks(blocks)
+    step = mechanism.step(task.time, chain, task.next_version, reading)
     return packed(prepare(task.start, mechanism, step, task.time), dict.fromkeys(task.stored, np.empty(0)))
 
 
