@@ -124,7 +124,7 @@ ELSEWHERE = {
     "LeaseKeeper.abandon: commit",
     # tests/worker/test_fits.py: of a process of its own, which writes nothing.
     "_taken: fit",
-    # tests/worker/test_ticks.py: of a clock that was ahead; before the commit and after it another worker does the same.
+    # tests/worker/test_ticks.py: of a clock that was ahead; before and after the commit another worker does the same.
     "Ticker._take_ticks_anew: commit",
     # tests/worker/test_forgotten_batches.py: numbers of a week ago, of which the next look forgets what is left.
     "Dropper.forget_entries: commit",
