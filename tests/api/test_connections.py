@@ -47,7 +47,7 @@ def test_uvicorn_has_every_attribute_that_a_connection_reads():
     missing = read - assigned - set(vars(Connection)) - set(dir(theirs))
     assert not missing, f"{ADVICE}: HttpToolsProtocol has no {', '.join(sorted(missing))}"
     of_cycle = inspect.getsource(httptools_impl.RequestResponseCycle.__init__)
-    answer = ast.parse(inspect.getsource(connections._answer))
+    answer = ast.parse(inspect.getsource(connections._send_whole))
     attributes = [node for node in ast.walk(answer) if isinstance(node, ast.Attribute)]
     names = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "cycle"}
     assert {"response_started", "response_complete", "on_response"} <= names

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from service.api.http.problems import Problem
-from service.api.routes.records import only_once
+from service.api.routes.records import _only_once
 from service.api.services import Services
 from service.store.database import Database
 from tests.conftest import wait_until
@@ -64,11 +64,11 @@ def test_one_idempotency_key_runs_at_once_on_two_streams_and_only_once_on_each()
     """A producer may name its batches alike on all of its streams."""
     shared, key = SimpleNamespace(running=set()), SimpleNamespace(id=1)
     one, other = SimpleNamespace(log="one"), SimpleNamespace(log="other")
-    with only_once(shared, one, key, "a"), only_once(shared, other, key, "a"):
-        with pytest.raises(Problem) as refusal, only_once(shared, other, key, "a"):
+    with _only_once(shared, one, key, "a"), _only_once(shared, other, key, "a"):
+        with pytest.raises(Problem) as refusal, _only_once(shared, other, key, "a"):
             pass
         assert refusal.value.slug == "idempotency-running"
-        with only_once(shared, other, SimpleNamespace(id=2), "a"):
+        with _only_once(shared, other, SimpleNamespace(id=2), "a"):
             pass
     assert shared.running == set()
 

@@ -9,9 +9,9 @@ import pytest
 
 from service.embedded import Servers
 from service.log import read_primaries
+from service.segments.files import SegmentFiles
 from service.store import streams
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from service.store.streams import slot
 from tests.conftest import Service, make_world, ok, running, wait_until
 from tests.faults.load import Producer, check, drained

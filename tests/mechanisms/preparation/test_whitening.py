@@ -142,7 +142,7 @@ def test_it_follows_on_the_scales_that_it_names():
         ({"features": None, "task": {"kind": "categorical", "cardinality": 3}}, {}, "no features to prepare"),
         ({"features": 129}, {}, "at most 128 features are whitened"),
         ({"unit": {"max_records": 3}}, {}, "on a stream with units a matrix is learnt of records"),
-        ({}, {"rule": 2}, "is of scales"),
+        ({}, {"rule": 2}, "is a setting of scale"),
     ],
 )
 def test_what_cannot_be_whitened_is_refused(stream, more, why):
