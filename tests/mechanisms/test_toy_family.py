@@ -295,5 +295,3 @@ def test_toys_are_on_the_dashboard(service: Service, reader: Page):
     expect(reader.locator("main")).to_contain_text("toy means")
     reader.goto(f"{service.url}/dashboard")
     expect(reader.get_by_role("row", name=name)).to_contain_text("toy echo")
-    reader.goto(f"{service.url}/dashboard/explorer")
-    expect(reader.get_by_label("Mechanism").first.locator("option").first).to_have_text("A toy")
