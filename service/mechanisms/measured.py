@@ -78,7 +78,7 @@ def _listed(names: list[str]) -> str:
 
 
 def measured(schema: StreamSchema, configuration: PublicationConfiguration) -> dict[str, Any] | None:
-    """Return the accuracies to show beside a plan, as JSON: they promise nothing, and nobody stores them.
+    """Return the accuracies to show beside a plan, as JSON: they are no promise and are never stored.
 
     None where records come without classes: accuracies say nothing of regressions, histograms and labels asked for.
     """

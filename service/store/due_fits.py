@@ -60,7 +60,7 @@ DUE_AT = func.coalesce(
 )
 """When the last record was numbered that a publication's next visible release needs, and its features were there.
 
-Where nobody remembers that (`store.retention`), when the publication was made.
+Once those rows are forgotten (`store.retention`), the time at which the publication was made.
 """
 
 IS_DUE = and_(

@@ -70,7 +70,7 @@ _OTHER = "PostgreSQL refuses a connection as {url} says: its log says why"
 
 
 def refusal(text: str, variable: str) -> tuple[str, bool]:
-    """Return why there is no connection, and whether that lasts until somebody mends it.
+    """Return the reason of a refused connection, and whether it lasts until an operator mends it.
 
     Args:
         text: what the driver says.

@@ -40,7 +40,7 @@ class LeaseKeeper:
         self.drop(*list(self._held.values()))
 
     def take(self, resource: str, *, among: leases.Among | None = None) -> Lease | None:
-        """Take a lease; None: somebody else holds it, or it is not `among` those that are wanted."""
+        """Take a lease; return None if another worker holds it, or if the query `among` does not name it."""
         with self._database.transaction() as connection:
             lease = leases.take(connection, resource, owner=self._owner, seconds=self.seconds, among=among)
         if lease is not None:

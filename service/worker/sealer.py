@@ -136,7 +136,7 @@ class Sealer:
         lost |= self._reader.check_each({log: sealing[log] for log in sealing.keys() - lost.keys()})
         self._reader.go_on({log: sealing[log] for log in sealing.keys() - lost.keys()})
         if any(stream.layout.units for stream in current_streams):
-            self._forget_soon()  # whoever numbered records over their bounds before may have died
+            self._forget_soon()  # the sealer before may have died after it numbered records over their bounds
         for stream in current_streams:
             if stream.halted is None:
                 self._guard(stream.log, partial(self._go_on, stream, lost.get(stream.log), files[stream.id]))

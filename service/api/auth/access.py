@@ -1,4 +1,7 @@
-"""Who may do what: the one decision that all routes share. Other streams are to a key as if they were not there."""
+"""Decide who may do what, for all routes.
+
+A key that may not see a stream gets the answer of a stream that does not exist.
+"""
 
 from fastapi import Request
 from sqlalchemy import Connection
